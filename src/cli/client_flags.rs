@@ -61,6 +61,7 @@ impl ClientFlags {
             session,
             wait: None,
             verbose: false,
+            no_wake: own.no_wake || entry.no_wake,
         })
     }
 

@@ -22,6 +22,8 @@ pub struct Options {
     pub wait: Option<Duration>,
     /// True if a failure goes to stderr, too, when it was reported to ssh in band.
     pub verbose: bool,
+    /// True if the proxy is to start no workload for the tunnel.
+    pub no_wake: bool,
 }
 
 /// The settings of a session.

@@ -77,6 +77,9 @@ pub struct ProxySettings {
     /// Continue the session over another connection when its own is lost, if the target has an anchor [default: auto]
     #[arg(long, env = "SWITCHBOARD_RESUME", value_name = "WHEN", help_heading = SESSIONS)]
     pub resume: Option<Resume>,
+    /// Start no workload of a target that is asleep: for editors, which reconnect by themselves
+    #[arg(long, env = "SWITCHBOARD_NO_WAKE", value_parser = FalseyValueParser::new(), help_heading = SESSIONS)]
+    pub no_wake: bool,
     /// How long a session waits for another connection [default: 24h]
     #[arg(long, env = "SWITCHBOARD_GRACE", value_name = "DURATION", value_parser = values::timeout, help_heading = SESSIONS)]
     #[serde(deserialize_with = "forms::some::<Timeout, _>")]

@@ -113,6 +113,7 @@ impl Proxy {
             session: None,
             wait: None,
             verbose: false,
+            no_wake: false,
         }
     }
 
@@ -274,6 +275,7 @@ async fn the_request_is_one_segment_with_the_credentials_of_the_url() {
         target: TARGET,
         end_marker: end_marker(&segment),
         session: None,
+        no_wake: false,
     };
     let request = dial::head::Request {
         wanted: &wanted,

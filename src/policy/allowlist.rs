@@ -5,7 +5,7 @@ pub use self::static_target::{AnchorUsers, StaticTarget};
 pub use self::table::{Allowlist, Options, Suffixes};
 pub use self::target::{ClientNames, DialsIn, Endpoints, LastDial, Target, TargetId, TargetRules, UserLists};
 pub use self::wake::{WakeRequest, WakeRequests, WakeResult};
-pub use self::workload::{Workload, WorkloadKind, Workloads};
+pub use self::workload::{Stop, Workload, WorkloadKind, Workloads};
 pub use self::writer::{Change, ServiceTarget, Writer};
 
 mod static_target;

@@ -210,6 +210,7 @@ async fn dial_target(
         shared,
         record,
         addresses,
+        may_wake,
         ..
     } = pending;
     let timeouts = QueueTimeouts {
@@ -222,7 +223,7 @@ async fn dial_target(
         permit.succeeded();
         return Ok((stream, Some(tunnel)));
     }
-    if shared.allowlist.wake(target, addresses.source.ip()) == WakeResult::RateLimited {
+    if *may_wake && shared.allowlist.wake(target, addresses.source.ip()) == WakeResult::RateLimited {
         shared.metrics.cluster.wakes.count(["limited"]);
     }
     let permit = target.begin_dial(timeouts).await?;

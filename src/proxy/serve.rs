@@ -229,7 +229,12 @@ impl Startup {
         let admin = admin_port::start(address, routes, capacity.descriptors.admin_connections());
         let admin = admin.map_err(|source| BindError { address, source })?;
         let follow = |options: &kubernetes::Options| {
-            Controller::start(options.clone(), &config.limits, writer.clone(), shared.metrics.cluster.clone())
+            Controller::start(
+                options.clone(),
+                &config.limits,
+                writer.clone(),
+                shared.metrics.cluster.clone(),
+            )
         };
         let services = config.cluster.as_ref().map(follow).transpose();
         let services = services.map_err(StartError::Cluster)?;

@@ -106,6 +106,7 @@ const OWNERS: [(&str, &[&str]); 37] = [
             "cli",
             "kubernetes",
             "operator",
+            "policy::allowlist::workload",
             "protocol::ticket",
             "proxy::admin",
         ],

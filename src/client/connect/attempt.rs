@@ -25,6 +25,7 @@ pub(in crate::client) async fn open(
         target: &options.target,
         end_marker: end_notice::marker(),
         session: dialing.session,
+        no_wake: options.no_wake,
     };
     let opened = attempt::open(&options.uplink, &wanted, login, dialing).await?;
     let (stream, early) = (opened.stream, opened.agreement.early);

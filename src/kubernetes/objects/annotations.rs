@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::base::values::{self, boolean, timeout, unless};
 use crate::kubernetes::options::Options;
-use crate::policy::allowlist::{ClientNames, UserLists, Workload, WorkloadKind, Workloads};
+use crate::policy::allowlist::{ClientNames, Stop, UserLists, Workload, WorkloadKind, Workloads};
 use crate::tunnel::limits::{Limits, Rate, Size, TargetLimits, TunnelLimits};
 use crate::tunnel::proxy_header::Version;
 
@@ -46,6 +46,8 @@ pub(crate) struct Annotations {
     pub(crate) wake: Option<Box<Workload>>,
     /// `report-activity`: the Notebook to report activity to.
     pub(crate) report_activity: Option<Box<Workload>>,
+    /// `stopped`: no new tunnel, and nothing is started.
+    pub(crate) stopped: Option<Stop>,
 }
 
 /// The longest idle time of a tunnel. An enum, because JSON cannot tell `Some(None)` from `None`.
@@ -151,6 +153,7 @@ impl ParsedAnnotations {
             "dials-in" => values.dials_in = Some(values::read(text, boolean)?),
             "wake" => values.wake = Some(Box::new(values::read(text, Workload::from_str)?)),
             "report-activity" => values.report_activity = Some(Box::new(values::read(text, notebook)?)),
+            "stopped" => values.stopped = values::read(text, |text| unless("false", text, Stop::from_str))?,
             // The label that puts a Service on the allowlist; as an annotation it has no effect.
             "expose" => {}
             _ => return Err(format!("unknown annotation; known here: {KNOWN}")),
@@ -167,6 +170,7 @@ impl ParsedAnnotations {
             // The invalid list names no user; the other list still counts.
             "allowed-users" | "allowed-groups" => drop(values.user_lists.get_or_insert_default()),
             "ssh-only" => values.ssh_only = Some(true),
+            "stopped" => values.stopped = Some(Stop::Indefinite),
             _ => {}
         }
     }
@@ -335,11 +339,13 @@ const MAX_LIST: usize = 8 << 10;
 
 /// The names of all annotations, without the prefix.
 const KNOWN: &str = "port, download, upload, burst, max-tunnels, idle-timeout, ssh-only, allowed-clients, allowed-users, \
-                     allowed-groups, send-proxy-protocol, dials-in, wake, report-activity";
+                     allowed-groups, send-proxy-protocol, dials-in, wake, report-activity, stopped";
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::UNIX_EPOCH;
+
     use crate::tunnel::limits::{Ceiling, UsableAnnotations};
 
     fn annotations(pairs: &[(&str, &str)]) -> BTreeMap<String, Option<String>> {
@@ -378,11 +384,14 @@ mod tests {
             ("dials-in", "true"),
             ("wake", "statefulset/devbox"),
             ("report-activity", "notebook/devbox"),
+            ("stopped", "until 1970-01-01T01:00:00+01:00"),
             ("port", "2222"),
             ("expose", "true"),
         ]);
         assert_eq!(faults, []);
         assert_eq!(port, Some(PortSelector::Number(2222)));
+        let users = ["alice@example.com", "system:serviceaccount:n:ci"];
+        let (users, groups) = (users.map(Into::into).into(), ["ops"].map(Into::into).into());
         assert_eq!(
             asked,
             Annotations {
@@ -394,15 +403,11 @@ mod tests {
                 send_proxy_header: Some(Version::V2),
                 ssh_only: Some(false),
                 allowed_clients: Some(["alice", "spiffe://x/bob"].map(Into::into).into()),
-                user_lists: Some(Box::new(UserLists {
-                    users: ["alice@example.com", "system:serviceaccount:n:ci"]
-                        .map(Into::into)
-                        .into(),
-                    groups: ["ops"].map(Into::into).into(),
-                })),
+                user_lists: Some(Box::new(UserLists { users, groups })),
                 dials_in: Some(true),
                 wake: Some(Box::new("statefulset/devbox".parse().unwrap())),
                 report_activity: Some(Box::new("notebook/devbox".parse().unwrap())),
+                stopped: Some(Stop::Until(UNIX_EPOCH)),
             }
         );
         let json = serde_json::to_string(&asked).unwrap();
@@ -472,6 +477,9 @@ mod tests {
             ("allowed-clients", Some("")),
             ("allowed-clients", Some(" , ")),
             ("allowed-clients", None),
+            ("stopped", Some("yes")),
+            ("stopped", Some("until tomorrow")),
+            ("stopped", None),
         ] {
             let texts = [(format!("switchboard.dev/{key}"), text.map(str::to_owned))].into();
             let ParsedAnnotations {
@@ -479,6 +487,8 @@ mod tests {
             } = parse(&texts, "switchboard.dev/");
             let keys: Vec<_> = faults.iter().map(|fault| &*fault.key).collect();
             assert_eq!(keys, [key], "{text:?}");
+            let stopped = (key == "stopped").then_some(Stop::Indefinite);
+            assert_eq!(annotations.stopped, stopped, "{key}: {text:?}");
             let granted = effective_limits(&annotations, &open);
             assert_eq!(granted.is_closed, key == "max-tunnels", "{key}: {text:?}");
             assert_eq!(granted.ssh_only, key == "ssh-only", "{key}: {text:?}");

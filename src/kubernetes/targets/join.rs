@@ -348,6 +348,7 @@ impl ClusterObjects {
                 user_lists: service.annotations.user_lists.as_deref().cloned().map(Arc::new),
                 dials_in: dials_in.then(DialsIn::default),
                 workloads: workloads(&service.annotations, &self.rules.options, dials_in),
+                stopped: service.annotations.stopped,
             },
         })
     }

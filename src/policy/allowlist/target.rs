@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 use tokio::time::sleep;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFuture};
 
-use super::workload::Workloads;
+use super::workload::{Stop, Workloads};
 use crate::base::boxed::boxed;
 use crate::net::tls::CertificateNames;
 use crate::protocol::phrase::Phrase;
@@ -143,6 +143,8 @@ pub struct TargetRules {
     pub dials_in: Option<DialsIn>,
     /// The workloads to start, and to report activity to.
     pub workloads: Workloads,
+    /// The stop by its owner, if there is one.
+    pub stopped: Option<Stop>,
 }
 
 /// An SSH server on the allowlist. Its tunnels share it, so that changes of its limits and its removal reach them.
@@ -266,6 +268,15 @@ impl Target {
     pub fn take_slot(&self) -> Result<Slot, Refusal> {
         if self.terms.load().limits.is_closed || self.is_cordoned() {
             return Err(RefusalReason::TargetClosed.into());
+        }
+        if let Some(stop) = self
+            .terms
+            .load()
+            .stopped
+            .filter(|stop| !stop.is_over(SystemTime::now()))
+        {
+            let phrase = Phrase::of_target("", format!(" was stopped {stop}"));
+            return Err(Refusal::new(RefusalReason::TargetClosed, phrase));
         }
         let tunnels = self.get_or_init(&self.tunnels, |limits| Arc::new(Slots::new(limits.caps.tunnels)));
         let phrase = || RefusalReason::TargetFull.phrase().limited(tunnels.max());
@@ -486,6 +497,21 @@ mod tests {
         };
         target.update(Endpoints::default(), &terms(closed));
         assert_eq!(target.take_slot().unwrap_err().reason, RefusalReason::TargetClosed);
+        let stopped = |text: &str| {
+            let rest = TargetRules::clone(&terms(few));
+            let rules = TargetRules {
+                stopped: Some(text.parse().unwrap()),
+                ..rest
+            };
+            target.update(Endpoints::default(), &Arc::new(rules));
+            let refusal = target.take_slot().unwrap_err();
+            (refusal.reason, refusal.phrase().to_owned())
+        };
+        let closed = |phrase: &str| (RefusalReason::TargetClosed, phrase.to_owned());
+        assert_eq!(stopped("true"), closed("the target was stopped by its owner"));
+        let until = "the target was stopped by its owner until 2999-01-15T08:00:00Z";
+        assert_eq!(stopped("until 2999-01-15T09:00:00+01:00"), closed(until));
+        assert_eq!(stopped("until 2026-01-15T09:00:00Z").0, RefusalReason::TargetFull);
         target.update(Endpoints::default(), &terms(few));
         let second = Duration::from_secs(1);
         let timeouts = QueueTimeouts {

@@ -2,10 +2,11 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
 
-use crate::base::values::is_object_name;
+use crate::base::values::{is_object_name, moment};
 
 /// The workload that runs the pods of a Service, in its namespace.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -61,6 +62,47 @@ impl FromStr for Workload {
 impl fmt::Display for Workload {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.kind.word(), self.name)
+    }
+}
+
+/// A stop of a Service by its owner: it takes no new tunnel, and nothing is started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Stop {
+    /// For as long as the annotation is there.
+    Indefinite,
+    /// Until that moment.
+    Until(SystemTime),
+}
+
+impl Stop {
+    /// Returns whether the stop is over at that moment.
+    pub fn is_over(self, now: SystemTime) -> bool {
+        matches!(self, Self::Until(end) if end <= now)
+    }
+}
+
+/// Parses `true`, or `until` and a moment of RFC 3339.
+impl FromStr for Stop {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let until = text.strip_prefix("until ").and_then(|end| moment(end.trim_start()));
+        match text {
+            "true" => Ok(Self::Indefinite),
+            _ => until
+                .map(Self::Until)
+                .ok_or("expected `true`, or `until 2027-01-15T09:00:00Z`"),
+        }
+    }
+}
+
+/// Prints the end of the sentence that something was stopped.
+impl fmt::Display for Stop {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Indefinite => f.write_str("by its owner"),
+            Self::Until(end) => write!(f, "by its owner until {}", humantime::format_rfc3339_seconds(*end)),
+        }
     }
 }
 

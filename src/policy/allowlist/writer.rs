@@ -79,6 +79,7 @@ impl Writer {
                 user_lists: target.user_lists().map(Arc::new),
                 dials_in: target.dials_in.clone().map(DialsIn::from),
                 workloads: Workloads::default(),
+                stopped: None,
             });
             let endpoints = Endpoints {
                 proxy_header: target.send_proxy_header,

@@ -47,6 +47,7 @@ pub(super) async fn reserve(
     pending.admission?;
     refuse_blocked(pending)?;
     let (end_marker, session) = (request.end_marker, request.session);
+    pending.may_wake = session.is_none() && !request.no_wake;
     let AuthorizedRequest { target, grant } = authorize(request, pending).await?;
     // Again, as the user is known.
     refuse_blocked(pending)?;

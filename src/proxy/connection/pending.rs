@@ -32,6 +32,8 @@ pub(super) struct PendingRequest<'a> {
     pub(super) refusals: RefusalMode,
     /// True if the target is SSH only, or the request is not authorized yet: the form of a refusal must not tell.
     pub(super) target_is_ssh: bool,
+    /// True if it may start the workload of its target: a user has asked for a login, not a program for the rest of one.
+    pub(super) may_wake: bool,
     /// The limits that all connections of the client share; `None` before the PROXY header has been read.
     client: Option<Arc<LimitOwner>>,
 }
@@ -53,6 +55,7 @@ impl<'a> PendingRequest<'a> {
             admission: Ok(()),
             refusals,
             target_is_ssh: true,
+            may_wake: false,
             client: None,
         }
     }

@@ -21,6 +21,8 @@ pub struct ConnectRequest {
     pub(crate) end_marker: Option<Marker>,
     /// The session that the client wants to go on with.
     pub(crate) session: Option<NamedSession>,
+    /// True if the request must start no workload.
+    pub(crate) no_wake: bool,
 }
 
 /// A session that a request names.
@@ -79,6 +81,14 @@ pub(super) fn session<'a>(field: impl Fn(&'static str) -> Option<&'a [u8]>) -> O
 const SESSION_FIELD: &str = "switchboard-session";
 /// The field with which it says for how many seconds no byte of the user has moved in the session.
 const IDLE_FIELD: &str = "switchboard-idle";
+
+/// Returns whether the values of a request's fields [`WAKE_FIELD`] ask to start no workload.
+pub(super) fn no_wake<'a>(mut values: impl Iterator<Item = &'a [u8]>) -> bool {
+    values.any(|value| value == b"?0")
+}
+
+/// The field with which `switchboard connect --no-wake` asks to start no workload: `?0`, a boolean of RFC 9651.
+pub(super) const WAKE_FIELD: &str = "switchboard-wake";
 
 /// Returns the fields of a refusal over every version of HTTP.
 pub(super) fn fields(denial: &Refusal) -> Vec<(&'static str, String)> {

@@ -2,7 +2,7 @@
 
 use httparse::{Error, Header, Request, Status};
 
-use super::exchange::{ConnectRequest, CredentialPolicy, Purpose, credential, session};
+use super::exchange::{ConnectRequest, CredentialPolicy, Purpose, WAKE_FIELD, credential, no_wake, session};
 use crate::protocol::end_notice;
 use crate::protocol::registration;
 use crate::tunnel::outcome::{Malformed, RefusalReason};
@@ -84,6 +84,7 @@ pub fn parse(bytes: &[u8], credentials: CredentialPolicy) -> Result<Option<Head>
             credential,
             end_marker: end_notice::marker(values(request.headers, end_notice::FIELD)),
             session: session(|name| values(request.headers, name).next()),
+            no_wake: no_wake(values(request.headers, WAKE_FIELD)),
         },
         length,
         version,

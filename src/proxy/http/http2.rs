@@ -3,7 +3,9 @@
 use h2::Reason;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, header};
 
-use super::exchange::{ConnectRequest, CredentialPolicy, Purpose, body, credential, fields, session};
+use super::exchange::{
+    ConnectRequest, CredentialPolicy, Purpose, WAKE_FIELD, body, credential, fields, no_wake, session,
+};
 use crate::base::authority::Authority;
 use crate::protocol::end_notice::{self, Marker};
 use crate::tunnel::http2::Request;
@@ -41,6 +43,7 @@ pub(super) fn read_head(request: &Request, credentials: CredentialPolicy) -> Res
         },
         end_marker: end_marker(&head.headers),
         session: session(|name| values(&head.headers, name).next()),
+        no_wake: no_wake(values(&head.headers, WAKE_FIELD)),
     })
 }
 

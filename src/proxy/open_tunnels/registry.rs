@@ -149,7 +149,9 @@ mod tests {
     use crate::tunnel::target_metrics::{TargetMetrics, TargetSeries};
 
     fn series() -> Arc<TargetSeries> {
-        TargetMetrics::new(&exposition::registry().unwrap()).unwrap().series("a", "b")
+        TargetMetrics::new(&exposition::registry().unwrap())
+            .unwrap()
+            .series("a", "b")
     }
 
     fn tunnel(number: u64, series: &Arc<TargetSeries>) -> Arc<OpenTunnel> {

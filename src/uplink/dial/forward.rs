@@ -142,6 +142,7 @@ impl ForwardProxy {
             target: &target,
             end_marker: None,
             session: None,
+            no_wake: false,
         };
         let request = Request {
             wanted: &wanted,

@@ -29,6 +29,8 @@ pub(crate) enum Wanted<'a> {
         end_marker: Option<Marker>,
         /// The session to resume, and the time since a byte of its user has moved.
         session: Option<(SessionId, Duration)>,
+        /// True if the proxy is to start no workload for it.
+        no_wake: bool,
     },
     /// Serves a target on this connection ([`registration`](crate::protocol::registration)).
     Registration {
@@ -129,11 +131,13 @@ impl Request<'_> {
                 target,
                 end_marker,
                 session,
+                no_wake,
             } => {
                 let marker = end_marker.map(|marker| format!("Switchboard-End: {marker}\r\n"));
                 let session = session
                     .map(|(id, idle)| format!("Switchboard-Session: {id}\r\nSwitchboard-Idle: {}\r\n", idle.as_secs()));
-                let rest = marker.into_iter().chain(session).collect::<String>();
+                let no_wake = no_wake.then(|| "Switchboard-Wake: ?0\r\n".to_owned());
+                let rest = marker.into_iter().chain(session).chain(no_wake).collect::<String>();
                 (format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n"), rest)
             }
             Wanted::Registration { serves, host } => {
@@ -377,6 +381,7 @@ mod tests {
             target: "H.:22",
             end_marker: None,
             session: None,
+            no_wake: true,
         };
         let request = |authorization: Option<&str>| Request {
             wanted: &wanted,

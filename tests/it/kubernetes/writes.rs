@@ -79,6 +79,55 @@ fn a_request_for_a_service_without_endpoints_starts_its_workload() {
 }
 
 #[test]
+fn a_session_that_goes_on_and_a_client_that_asks_so_start_nothing_and_a_stopped_service_refuses_all() {
+    lab::run(async |lab| {
+        let stage = Stage::new(lab, &[("wake", true.into())]).await;
+        let asleep = workload("StatefulSet", "team-a", "devbox", 0);
+        stage.api.put(asleep.clone());
+        let wake = ("wake", "statefulset/devbox");
+        let devbox = |annotations: &[_]| annotated(service("team-a", "devbox"), annotations);
+        stage.api.put(devbox(&[wake]));
+        eventually("it is on the allowlist", async || {
+            stage
+                .proxy
+                .connect("devbox.team-a:22")
+                .await
+                .is_err_and(|refused| refused.status != 403)
+        })
+        .await;
+        let starts = async || wakes(&stage, "started").await;
+        eventually("a login starts it", async || starts().await == 1.0).await;
+        let refusal = async |fields: &str| stage.proxy.connect_with("devbox.team-a:22", fields).await.unwrap_err();
+        // As it stops, its start is no longer remembered.
+        stage.api.put(asleep.clone());
+        stage.api.put(slice("team-a", "devbox", &["10.9.1.1"]));
+        stage.proxy.reaches("devbox.team-a:22", "10.9.1.1:22").await;
+        stage
+            .api
+            .put(with(slice("team-a", "devbox", &["10.9.1.1"]), "/endpoints", json!([])));
+        let no_wake = "Switchboard-Wake: ?0\r\n";
+        eventually("it has no endpoint", async || {
+            stage.proxy.connect_with("devbox.team-a:22", no_wake).await.is_err()
+        })
+        .await;
+        let session = format!("Switchboard-Session: {}\r\n", "0f".repeat(16));
+        for fields in [no_wake, &session] {
+            let refused = refusal(fields).await;
+            assert!(refused.phrase.starts_with("no ready endpoint"), "{refused:?}");
+        }
+        assert_eq!((starts().await, replicas(&stage, &asleep)), (1.0, json!(0)));
+        stage
+            .api
+            .put(devbox(&[wake, ("stopped", "until 2999-01-01T00:00:00Z")]));
+        eventually("its owner has stopped it", async || {
+            let phrase = refusal("").await.phrase;
+            phrase == "the target was stopped by its owner until 2999-01-01T00:00:00Z"
+        })
+        .await;
+    });
+}
+
+#[test]
 fn a_thousand_requests_are_one_patch_and_a_workload_that_runs_is_left_alone() {
     lab::run(async |lab| {
         let stage = Stage::new(lab, &[("wake", true.into())]).await;
