@@ -45,7 +45,10 @@ pub(super) async fn reserve(
 ) -> Result<Box<Reservation>, Refusal> {
     // The rate or the certificate has decided earlier. The refusal is sent only now that the protocol is known.
     pending.admission?;
-    refuse_blocked(pending)?;
+    if let Err(denial) = refuse_blocked(pending) {
+        pending.record.info.authority = Some(request.authority);
+        return Err(denial);
+    }
     let (end_marker, session) = (request.end_marker, request.session);
     pending.may_wake = session.is_none() && !request.no_wake;
     let AuthorizedRequest { target, grant } = authorize(request, pending).await?;

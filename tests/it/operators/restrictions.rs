@@ -113,6 +113,7 @@ fn a_blocked_client_reads_the_reason_and_its_tunnels_end_unless_they_are_kept() 
     let line = server.process.stdout.find("\"event\":\"refuse\"");
     let line: Value = serde_json::from_str(&line).unwrap();
     assert_eq!((&line["status"], &line["reason"]), (&403.into(), &"blocked".into()));
+    assert_eq!(line["server.address"], "other");
     let why = line["authorization.reason"].as_str().unwrap();
     assert!(why.ends_with(": it floods"), "{why}");
     open.send("still");
