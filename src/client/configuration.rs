@@ -349,18 +349,20 @@ mod tests {
         assert!(lines.len() == 6 && !faults.contains("s3cret"), "{faults}");
     }
 
+    /// Returns the findings of a check of that file.
+    fn warnings(text: &str, is_exposed: bool) -> String {
+        let base = PathBase {
+            folder: Path::new("/etc/x"),
+            home: None,
+            is_check: true,
+            is_exposed,
+        };
+        let report = parse(text.as_bytes(), "f", &base).map(|(_, report)| report);
+        report.unwrap_or_else(|report| report).to_string()
+    }
+
     #[test]
     fn a_check_warns_of_patterns_that_never_match_and_of_a_password_that_others_may_read() {
-        let warnings = |text: &str, is_exposed| {
-            let base = PathBase {
-                folder: Path::new("/etc/x"),
-                home: None,
-                is_check: true,
-                is_exposed,
-            };
-            let report = parse(text.as_bytes(), "f", &base).map(|(_, report)| report);
-            report.unwrap_or_else(|report| report).to_string()
-        };
         let entry = |names: &str| format!("- {{names: [{names}], proxy: 'http://u:s3cret@p'}}\n");
         for (entries, dead) in [
             (&["'*.a'", "'*.b'"][..], &[][..]),
@@ -403,6 +405,10 @@ mod tests {
             said.contains("C:\\temp\\new.pem cannot be read") && said.contains("in single quotes it does not"),
             "{said}"
         );
+    }
+
+    #[test]
+    fn a_check_warns_of_characters_that_are_probably_not_meant() {
         // The first one is no YAML, as \U is not.
         for (value, warned) in [
             (r#"token_command: "C:\Users\get.exe""#, BACKSLASH),
