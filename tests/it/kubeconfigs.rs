@@ -503,7 +503,8 @@ impl World {
     }
 
     fn assert_connect(&self, named: &Named, row: &Row) {
-        let proxy = DemandingProxy::start("abc", None);
+        // Its 407 ends `connect` at once, where a 200 without an SSH server is waited for.
+        let proxy = DemandingProxy::start("another", None);
         let url = format!("http://{}", proxy.address);
         let connect = ["connect", "--proxy", &url, "--context", "x", "devbox:22"];
         let (_, said) = row.ended(self.program(named, &[&connect[..], &named.flag()].concat()));
