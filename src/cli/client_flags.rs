@@ -22,7 +22,7 @@ pub(crate) struct ClientFlags {
 
 impl ClientFlags {
     /// Returns whether that setting was given on the command line, and not by the environment.
-    fn is_typed(&self, name: &str) -> bool {
+    pub(super) fn is_typed(&self, name: &str) -> bool {
         self.given.value_source(name) == Some(ValueSource::CommandLine)
     }
 
@@ -133,12 +133,16 @@ impl ClientFlags {
         })
     }
 
-    /// Returns the flags and variables of `connect` as arguments, with absolute paths, but not SWITCHBOARD_TOKEN.
-    pub(crate) fn to_words(&self) -> std::io::Result<Vec<String>> {
+    /// Returns the flags and variables of `connect` for which `is_meant` is true as arguments, with absolute paths, but not
+    /// SWITCHBOARD_TOKEN.
+    pub(crate) fn to_words(&self, is_meant: impl Fn(&str) -> bool) -> std::io::Result<Vec<String>> {
         let given = &self.given;
         let mut words = Vec::new();
         for argument in ProxySettings::augment_args(Command::default()).get_arguments() {
             let (name, flag) = (argument.get_id().as_str(), argument.get_long().unwrap_or_default());
+            if !is_meant(name) {
+                continue;
+            }
             if !argument.get_action().takes_values() {
                 words.extend(given.get_flag(name).then(|| format!("--{flag}")));
                 continue;

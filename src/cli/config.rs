@@ -9,10 +9,11 @@ use clap::error::ErrorKind;
 use clap::{ArgMatches, Args};
 use switchboard::client::check;
 use switchboard::client::proxy_settings::ProxySettings;
-use switchboard::client::ssh_config::{Block, ConfigPaths, System};
+use switchboard::client::ssh_config::{Block, ConfigPaths, Route, System, installed};
 use switchboard::uplink::ProxyUrl;
 
 use crate::cli::client_flags::ClientFlags;
+use crate::cli::connect;
 use crate::cli::output::{print, to_stderr};
 
 /// The arguments of `config`.
@@ -23,6 +24,9 @@ pub(crate) struct ConfigFlags {
     /// The names that are reached through the proxy, as a pattern of ssh_config(5) (repeatable)
     #[arg(long, value_name = "PATTERN", default_value = "*.svc.cluster.local")]
     name: Vec<String>,
+    /// Let ssh reach NAME as ALIAS, too (repeatable)
+    #[arg(long, value_name = "ALIAS=NAME", value_parser = alias)]
+    alias: Vec<(String, String)>,
     /// The account on the targets
     #[arg(long, value_name = "NAME")]
     user: Option<String>,
@@ -50,12 +54,11 @@ pub(crate) fn config(flags: &ConfigFlags, given: ArgMatches) -> anyhow::Result<E
         given,
     };
     if let Some(name) = &flags.check {
-        let port = if has_port(name) { "" } else { ":22" };
-        let target = format!("{name}{port}");
+        let (client, target) = as_ssh_connects(name, client)?;
         return Ok(check::command(&client.options(target)?));
     }
     if flags.remove {
-        report(&place(flags)?.remove(&flags.name)?);
+        report(&place(&flags.write)?.remove(&flags.name)?);
         return Ok(ExitCode::SUCCESS);
     }
     let block = block(flags, &client)?;
@@ -65,7 +68,7 @@ pub(crate) fn config(flags: &ConfigFlags, given: ArgMatches) -> anyhow::Result<E
         print(text)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let place = place(flags)?;
+    let place = place(&flags.write)?;
     let changed = place.install(&flags.name, &text, flags.inline)?;
     report(&changed);
     if !flags.inline && !changed.is_empty() {
@@ -77,15 +80,36 @@ pub(crate) fn config(flags: &ConfigFlags, given: ArgMatches) -> anyhow::Result<E
     is_used(&block, &place)
 }
 
+/// Returns the settings and the target of a name: those of the block that ssh uses, unless a flag names the proxy or a file.
+fn as_ssh_connects(name: &str, client: ClientFlags) -> anyhow::Result<(ClientFlags, String)> {
+    let target = with_port(name);
+    let (host, port) = match target.rsplit_once(':') {
+        Some((host, port)) if target == name => (host, Some(port)),
+        _ => (name, None),
+    };
+    if client.is_typed("proxy") || client.is_typed("config") {
+        return Ok((client, target));
+    }
+    let Some((mut words, target)) = installed(host, port) else {
+        return Ok((client, target));
+    };
+    to_stderr(format_args!(
+        "switchboard: as ssh connects to {name}, by {}",
+        words.join(" ")
+    ));
+    words.extend(client.to_words(|flag| client.is_typed(flag))?);
+    Ok((
+        connect::settings(words.into_iter().skip(1).chain([target.clone()]))?,
+        target,
+    ))
+}
+
 /// Asks ssh whether it uses the block, and reports the names for which it does not.
-fn is_used(block: &Block, place: &ConfigPaths) -> anyhow::Result<ExitCode> {
+pub(super) fn is_used(block: &Block, place: &ConfigPaths) -> anyhow::Result<ExitCode> {
     let (mut status, command) = (ExitCode::SUCCESS, block.command()?);
-    for host in block
-        .names
-        .iter()
-        .filter(|name| !name.starts_with('!'))
-        .map(|name| example(name))
-    {
+    let aliases = block.aliases.iter().map(|(alias, _)| alias);
+    let names = block.names.iter().filter(|name| !name.starts_with('!'));
+    for host in names.chain(aliases).map(|name| example(name)) {
         let reason = match place.proxy_command(&host) {
             Some(Ok(used)) if used != command => format!("its ProxyCommand there is: {used}"),
             Some(Err(error)) => error,
@@ -97,6 +121,13 @@ fn is_used(block: &Block, place: &ConfigPaths) -> anyhow::Result<ExitCode> {
         status = ExitCode::FAILURE;
     }
     Ok(status)
+}
+
+fn alias(text: &str) -> Result<(String, String), &'static str> {
+    let parts = text
+        .split_once('=')
+        .ok_or("write ALIAS=NAME, such as box=devbox.team-a")?;
+    Ok((parts.0.to_owned(), parts.1.to_owned()))
 }
 
 /// Returns a name that matches a pattern.
@@ -120,10 +151,11 @@ fn block(flags: &ConfigFlags, client: &ClientFlags) -> anyhow::Result<Block> {
     let program = program().context("cannot tell the path of this program")?;
     let program = program.to_str().context("the path of this program is not UTF-8")?;
     let mut words = vec![program.to_owned(), "connect".to_owned()];
-    words.extend(client.to_words()?);
+    words.extend(client.to_words(|_| true)?);
     Ok(Block {
         names: flags.name.clone(),
-        words,
+        aliases: flags.alias.clone(),
+        route: Route::Command(words),
         is_resumable,
         user: flags.user.clone(),
         control_master: flags.control_master,
@@ -132,8 +164,8 @@ fn block(flags: &ConfigFlags, client: &ClientFlags) -> anyhow::Result<Block> {
 }
 
 /// Returns the place that --write names, or the file that ssh reads.
-fn place(flags: &ConfigFlags) -> anyhow::Result<ConfigPaths> {
-    Ok(match flags.write.clone().flatten() {
+pub(super) fn place(write: &Option<Option<PathBuf>>) -> anyhow::Result<ConfigPaths> {
+    Ok(match write.as_ref().and_then(Option::as_ref) {
         Some(config) => ConfigPaths {
             config: std::path::absolute(config).context("cannot tell the working folder")?,
             is_default: false,
@@ -143,7 +175,7 @@ fn place(flags: &ConfigFlags) -> anyhow::Result<ConfigPaths> {
 }
 
 /// Names the files that have been changed.
-fn report(changed: &[PathBuf]) {
+pub(super) fn report(changed: &[PathBuf]) {
     for path in changed {
         to_stderr(format_args!("switchboard: changed {}", path.display()));
     }
@@ -152,10 +184,12 @@ fn report(changed: &[PathBuf]) {
     }
 }
 
-fn has_port(name: &str) -> bool {
+/// Returns a name with its port, which is 22 unless it has one.
+pub(super) fn with_port(name: &str) -> String {
     // An IPv6 address has colons, too.
-    name.rsplit_once(':')
-        .is_some_and(|(host, _)| !host.contains(':') || host.ends_with(']'))
+    let port = name.rsplit_once(':');
+    let port = port.filter(|(host, _)| !host.contains(':') || host.ends_with(']'));
+    format!("{name}{}", if port.is_some() { "" } else { ":22" })
 }
 
 /// Returns the path by which this program was started, symbolic links included: those of a package manager point to the next

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::builder::FalseyValueParser;
 use clap::error::ErrorKind;
-use clap::{ArgMatches, Args};
+use clap::{ArgMatches, Args, Command, FromArgMatches};
 use switchboard::client;
 use switchboard::client::proxy_settings::ProxySettings;
 
@@ -48,6 +48,14 @@ pub(crate) fn connect(options: Connect, given: ArgMatches) -> anyhow::Result<Exi
         verbose: options.verbose,
         ..reached
     }))
+}
+
+/// Returns the settings of a `connect` with these words, the first of which is its name.
+pub(super) fn settings(words: impl Iterator<Item = String>) -> Result<ClientFlags, clap::Error> {
+    let command = Connect::augment_args(Command::new("connect")).args_override_self(true);
+    let given = command.try_get_matches_from(words)?;
+    let Connect { settings, .. } = Connect::from_arg_matches(&given)?;
+    Ok(ClientFlags { settings, given })
 }
 
 /// Refuses `--wait 5m`, which has no `=`: clap takes the duration for the host, and the target for the port.

@@ -4,6 +4,6 @@ mod block;
 mod install;
 mod quoting;
 
-pub use self::block::Block;
-pub use self::install::ConfigPaths;
+pub use self::block::{Block, Route};
+pub use self::install::{ConfigPaths, installed};
 pub use self::quoting::System;

@@ -1,6 +1,7 @@
 //! From a URL to a login: `switchboard config` with the real ssh, `--check`, the client's file and its variables.
 
 mod check;
+mod installed;
 mod settings;
 mod shared;
 

@@ -1,6 +1,8 @@
 //! A Host block of ssh_config(5) that routes names through the proxy.
 
 use std::fmt::Write;
+use std::net::SocketAddr;
+use std::slice;
 
 use anyhow::ensure;
 
@@ -11,8 +13,10 @@ use super::quoting::{System, word};
 pub struct Block {
     /// The patterns of names, in the syntax of ssh_config(5).
     pub names: Vec<String>,
-    /// The path of the program, and its arguments before the target.
-    pub words: Vec<String>,
+    /// Further names, each with the one that it is short for.
+    pub aliases: Vec<(String, String)>,
+    /// The way to them.
+    pub route: Route,
     /// True if its sessions outlive their connections.
     pub is_resumable: bool,
     /// The account on the targets.
@@ -23,19 +27,49 @@ pub struct Block {
     pub system: System,
 }
 
+/// The way of ssh to a target.
+#[derive(Clone, Debug)]
+pub enum Route {
+    /// A ProxyCommand: the path of the program, and its arguments before the target.
+    Command(Vec<String>),
+    /// A port of this host.
+    Port {
+        /// The address of the port.
+        address: SocketAddr,
+        /// The name of the target in known_hosts.
+        host_key: String,
+    },
+}
+
 impl Block {
     /// Returns the lines of the block, each with a line end.
     ///
     /// # Errors
     /// A part that ssh would not read as it is meant.
     pub fn text(&self) -> anyhow::Result<String> {
-        let title = title(&self.names)?;
+        let names = title(&self.names)?;
         ensure!(
             self.names.iter().any(|name| !name.starts_with('!')),
-            "{title} excludes names, and includes none: give the names that are reached, too (--name)"
+            "{names} excludes names, and includes none: give the names that are reached, too (--name)"
         );
-        let mut text = format!("Host {title}\n");
+        let mut text = String::new();
+        for (alias, name) in &self.aliases {
+            let is_name = !format!("{alias}{name}").contains(['*', '?', '!']);
+            let (alias, name) = (title(slice::from_ref(alias))?, title(slice::from_ref(name))?);
+            ensure!(
+                is_name,
+                "{alias}={name} has a wildcard: an alias is one name, and short for one"
+            );
+            write!(text, "Host {alias}\n    HostName {name}\n")?;
+        }
+        let aliases = self.aliases.iter().map(|(alias, _)| format!(" {alias}"));
+        writeln!(text, "Host {names}{}", aliases.collect::<String>())?;
         let mut line = |keyword: &str, value: &str| writeln!(text, "    {keyword} {value}").unwrap_or_default();
+        if let Route::Port { address, host_key } = &self.route {
+            line("HostName", &address.ip().to_string());
+            line("Port", &address.port().to_string());
+            line("HostKeyAlias", host_key);
+        }
         line("ProxyCommand", &self.command()?);
         if self.is_resumable {
             line("#", KEEPALIVES);
@@ -65,7 +99,10 @@ impl Block {
     /// # Errors
     /// A word that ssh would not read as it is meant.
     pub fn command(&self) -> anyhow::Result<String> {
-        let words: Result<Vec<_>, _> = self.words.iter().map(|text| word(text, self.system)).collect();
+        let Route::Command(words) = &self.route else {
+            return Ok("none".to_owned());
+        };
+        let words: Result<Vec<_>, _> = words.iter().map(|text| word(text, self.system)).collect();
         // `%h:%p` would be ambiguous: an IPv6 address in %h has no brackets.
         Ok(words?.join(" ") + " %h %p")
     }
@@ -105,9 +142,12 @@ mod tests {
     fn own() -> Block {
         Block {
             names: vec!["*.svc.cluster.local".to_owned(), "!db.svc.cluster.local".to_owned()],
-            words: ["/opt/my tools/switchboard", "connect", "--proxy", "https://p:1"]
-                .map(str::to_owned)
-                .to_vec(),
+            aliases: Vec::new(),
+            route: Route::Command(
+                ["/opt/my tools/switchboard", "connect", "--proxy", "https://p:1"]
+                    .map(str::to_owned)
+                    .to_vec(),
+            ),
             is_resumable: true,
             user: None,
             control_master: false,
@@ -145,6 +185,27 @@ mod tests {
         };
         let lines = "%h %p\n    ServerAliveInterval 15\n    ServerAliveCountMax 4\n";
         assert!(plain.text().unwrap().ends_with(lines));
+    }
+
+    #[test]
+    fn an_alias_is_a_name_of_the_block_and_a_port_of_this_host_keeps_the_targets_key() {
+        let mut block = Block {
+            names: vec!["*.a".to_owned()],
+            aliases: vec![("box".to_owned(), "devbox.team-a".to_owned())],
+            ..own()
+        };
+        let text = block.text().unwrap();
+        assert!(
+            text.starts_with("Host box\n    HostName devbox.team-a\nHost *.a box\n    ProxyCommand "),
+            "{text}"
+        );
+        block.route = Route::Port {
+            address: "127.0.0.1:40122".parse().unwrap(),
+            host_key: "[x.a]:2222".to_owned(),
+        };
+        let lines = "Host *.a box\n    HostName 127.0.0.1\n    Port 40122\n    HostKeyAlias [x.a]:2222\n    ProxyCommand none\n";
+        let text = block.text().unwrap();
+        assert!(text.contains(lines), "{text}");
     }
 
     #[test]

@@ -14,6 +14,7 @@ use tokio::process::Command;
 use tokio::time::timeout;
 
 use super::block::title;
+use super::quoting::{System, words};
 use crate::base::file;
 use crate::base::platform::{self, ProcessGroup};
 use crate::client::connect::runtime;
@@ -34,8 +35,9 @@ impl ConfigPaths {
         let home = platform::home();
         // ssh expands the `~` of a ControlPath.
         let arguments = ["-F", "none", "-o", "ControlPath=~/.ssh/config"].map(OsStr::new);
-        let found = ask_ssh(&arguments, "localhost", "controlpath ").and_then(Result::ok);
-        let found = found.map(PathBuf::from).filter(|path| path.is_absolute());
+        let found = ask_ssh(&arguments, "localhost").and_then(Result::ok);
+        let found = found.and_then(|text| value(&text, "controlpath").map(PathBuf::from));
+        let found = found.filter(|path| path.is_absolute());
         let by_home = home.map(|home| home.join(".ssh").join("config"));
         let config = found.or_else(|| by_home.clone())?;
         Some(Self {
@@ -48,7 +50,8 @@ impl ConfigPaths {
     pub fn proxy_command(&self, host: &str) -> Option<Result<String, String>> {
         let is_of_user = Self::of_user().is_some_and(|own| own.config == self.config);
         let file = [OsStr::new("-F"), self.config.as_os_str()];
-        ask_ssh(if is_of_user { &[] } else { file.as_slice() }, host, "proxycommand ")
+        let settings = ask_ssh(if is_of_user { &[] } else { file.as_slice() }, host)?;
+        Some(settings.map(|text| value(&text, "proxycommand").unwrap_or("none").to_owned()))
     }
 
     /// Writes the block of these names: into the user's file if `is_inline`, else into a file of its own, with an Include
@@ -172,8 +175,25 @@ impl ConfigPaths {
     }
 }
 
-/// Returns the value of a keyword that ssh has for a host (`ssh -G`), or ssh's error message; `None` without a program ssh.
-fn ask_ssh(arguments: &[&OsStr], host: &str, keyword: &str) -> Option<Result<String, String>> {
+/// Returns the words of our own program, and the target, by which ssh connects to a name, with the user's settings; `None`
+/// if it does not connect by our program.
+pub fn installed(name: &str, port: Option<&str>) -> Option<(Vec<String>, String)> {
+    let port: Vec<_> = port.into_iter().flat_map(|port| ["-p", port]).map(OsStr::new).collect();
+    let text = ask_ssh(&port, name)?.ok()?;
+    let words = words(value(&text, "proxycommand")?, System::OWN);
+    let (program, target) = words.split_at_checked(words.iter().position(|word| word.starts_with("%h"))?)?;
+    let is_ours = program.get(1).is_some_and(|word| word == "connect") && !target.is_empty();
+    let host = value(&text, "hostname")?;
+    let host = if host.contains(':') {
+        format!("[{host}]")
+    } else {
+        host.to_owned()
+    };
+    is_ours.then(|| Some((program.to_vec(), format!("{host}:{}", value(&text, "port")?))))?
+}
+
+/// Returns the settings that ssh has for a host (`ssh -G`), or ssh's error message; `None` without a program ssh.
+fn ask_ssh(arguments: &[&OsStr], host: &str) -> Option<Result<String, String>> {
     let mut ssh = Command::new("ssh");
     ssh.arg("-G").args(arguments).arg(host).stdin(Stdio::null());
     ProcessGroup::isolate(ssh.stdout(Stdio::piped()).stderr(Stdio::piped()));
@@ -188,17 +208,17 @@ fn ask_ssh(arguments: &[&OsStr], host: &str, keyword: &str) -> Option<Result<Str
         Err(error) if error.kind() == io::ErrorKind::TimedOut => return Some(Err(LATE_SSH.to_owned())),
         answer => answer.ok()?,
     };
-    let text = if answer.status.success() {
-        answer.stdout
-    } else {
-        answer.stderr
-    };
-    let text = String::from_utf8_lossy(&text);
-    let value = text.lines().find_map(|line| line.strip_prefix(keyword));
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     Some(match answer.status.success() {
-        true => Ok(value.unwrap_or("none").to_owned()),
-        false => Err(text.lines().last().unwrap_or_default().to_owned()),
+        true => Ok(text(&answer.stdout)),
+        false => Err(text(&answer.stderr).lines().last().unwrap_or_default().to_owned()),
     })
+}
+
+/// Returns the value of a keyword among the settings of `ssh -G`.
+fn value<'a>(settings: &'a str, keyword: &str) -> Option<&'a str> {
+    let mut lines = settings.lines();
+    lines.find_map(|line| line.strip_prefix(keyword)?.strip_prefix(' '))
 }
 
 /// Returns the order of a block, which is greater for more names: that of its widest pattern. A pattern that matches only

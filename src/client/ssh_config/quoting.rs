@@ -1,5 +1,7 @@
 //! Words of a ProxyCommand: ssh expands `%` in them, and hands the line to a shell or, on Windows, to a new process.
 
+use std::mem;
+
 use anyhow::{bail, ensure};
 
 use crate::base::platform;
@@ -63,6 +65,32 @@ pub(super) fn word(text: &str, system: System) -> anyhow::Result<String> {
     }
 }
 
+/// Returns the words of a ProxyCommand: the inverse of [`word`].
+pub(super) fn words(line: &str, system: System) -> Vec<String> {
+    let (mut words, mut word, mut quote) = (Vec::new(), String::new(), None);
+    let mut characters = line.chars().peekable();
+    while let Some(character) = characters.next() {
+        match character {
+            '\\' if system == System::Unix && quote != Some('\'') => word.extend(characters.next()),
+            '"' | '\'' if quote == Some(character) => {
+                quote = None;
+                let text = word.trim_end_matches('\\').len();
+                word.truncate(if system == System::Unix {
+                    word.len()
+                } else {
+                    text.midpoint(word.len())
+                });
+            }
+            '"' | '\'' if quote.is_none() => quote = Some(character),
+            ' ' if quote.is_none() => words.push(mem::take(&mut word)),
+            '%' if characters.peek() == Some(&'%') => word.extend(characters.next()),
+            other => word.push(other),
+        }
+    }
+    words.push(word);
+    words
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -84,22 +112,9 @@ mod tests {
             ("é", r#""é""#),
         ] {
             assert_eq!(word(text, System::Unix).unwrap(), expected);
+            assert_eq!(words(expected, System::Unix), [text]);
         }
         word("a\nb", System::Unix).unwrap_err();
-    }
-
-    /// Splits a line as editors do that run no shell: by spaces, with double quotes and backslashes only.
-    fn split(line: &str) -> Vec<String> {
-        let (mut words, mut is_quoted, mut characters) = (vec![String::new()], false, line.chars());
-        while let Some(character) = characters.next() {
-            match character {
-                '\\' => words.last_mut().unwrap().extend(characters.next()),
-                '"' => is_quoted = !is_quoted,
-                ' ' if !is_quoted => words.push(String::new()),
-                other => words.last_mut().unwrap().push(other),
-            }
-        }
-        words
     }
 
     #[test]
@@ -108,7 +123,7 @@ mod tests {
             "/a b/c", "it's", "a\\b c", "$HOME", "a \"$b\"", "#", "", "é", "a;b|c&d", "x*?[y]", "~", "!x",
         ];
         let line = texts.map(|text| word(text, System::Unix).unwrap()).join(" ");
-        assert_eq!(split(&line), texts);
+        assert_eq!(words(&line, System::Unix), texts);
         let mut shell = std::process::Command::new("sh");
         let printed = shell.args(["-c", &format!("printf '%s\\n' {line}")]).output().unwrap();
         assert_eq!(String::from_utf8(printed.stdout).unwrap(), texts.join("\n") + "\n");
@@ -120,11 +135,14 @@ mod tests {
             (r"C:\bin\switchboard.exe", r"C:\bin\switchboard.exe"),
             (r"C:\Program Files\x.exe", r#""C:\Program Files\x.exe""#),
             (r"C:\my folder\", r#""C:\my folder\\""#),
+            (r"\\server\share 1\x", r#""\\server\share 1\x""#),
+            (r"\\server\x", r"\\server\x"),
             ("50% a", "\"50%% a\""),
             ("", "\"\""),
             ("a&b", "\"a&b\""),
         ] {
             assert_eq!(word(text, System::Windows).unwrap(), expected);
+            assert_eq!(words(expected, System::Windows), [text]);
         }
         word("a\"b", System::Windows).unwrap_err();
         word("a\0b", System::Windows).unwrap_err();
