@@ -14,6 +14,7 @@ mod client_flags;
 mod completions;
 mod config;
 mod connect;
+mod forward;
 mod output;
 #[cfg(feature = "server")]
 mod server;
@@ -24,6 +25,7 @@ mod usage_error;
 use self::completions::{Completions, Manual};
 use self::config::{CONFIG_EXAMPLE, ConfigFlags};
 use self::connect::{CONNECT_EXAMPLE, Connect};
+use self::forward::{FORWARD_EXAMPLE, Forward};
 use self::output::{USAGE, to_stderr};
 use self::usage_error::usage_error;
 
@@ -40,6 +42,7 @@ pub(crate) fn run() -> ExitCode {
         #[cfg(feature = "anchor")]
         Task::Anchor(options) => anchor::anchor(*options, given()),
         Task::Connect(options) => connect::connect(*options, given()),
+        Task::Forward(options) => forward::forward(*options, given()),
         #[cfg(not(feature = "server"))]
         Task::Check(options) => client_check::check(options),
         Task::Ticket(options) => ticket::make(&options),
@@ -86,6 +89,9 @@ enum Task {
     /// Relay stdin and stdout through a proxy, as a ProxyCommand of ssh_config(5)
     #[command(after_help = CONNECT_EXAMPLE)]
     Connect(Box<Connect>),
+    /// Listen on this host until SIGTERM or SIGINT, and lead each connection to a name: for programs without a ProxyCommand
+    #[command(after_help = FORWARD_EXAMPLE)]
+    Forward(Box<Forward>),
     /// Print or install the block of ssh_config(5) that sends names through the proxy, or check the connection to a name
     #[command(after_help = CONFIG_EXAMPLE)]
     Config(Box<ConfigFlags>),

@@ -1,8 +1,9 @@
-//! The programs of users: `connect`, which is the ProxyCommand, `config`, and `ticket`.
+//! The programs of users: `connect`, which is the ProxyCommand, `forward`, `config`, and `ticket`.
 
 pub mod check;
 pub mod configuration;
 mod connect;
+pub mod forward;
 mod options;
 pub mod proxy_settings;
 pub mod ssh_config;

@@ -83,7 +83,7 @@ fn conceal(mut command: Command, error: Error) -> Error {
     };
     let connects = env::args_os()
         .nth(1)
-        .is_some_and(|task| task == "connect" || task == "config");
+        .is_some_and(|task| ["connect", "config", "forward"].iter().any(|other| task == *other));
     let is_shown = !error.use_stderr() || !connects || !(stray || error.render().to_string().contains('@'));
     if is_shown {
         return error;

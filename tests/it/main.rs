@@ -42,6 +42,7 @@ mod dial_in;
 mod drain;
 mod end_notice;
 mod files;
+mod forward;
 mod harness;
 mod http2;
 mod identities;

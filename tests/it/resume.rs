@@ -22,10 +22,11 @@ use std::time::Duration;
 use rustix::process::Signal;
 use serde_json::Value;
 
+use crate::forward::{Forward, by};
 use crate::harness::target::Closed;
 use crate::openssh::clients::ours;
 use crate::openssh::lines::Lines;
-use crate::openssh::login::{HOST, PATIENCE, noise, options};
+use crate::openssh::login::{HOST, PATIENCE, PORT, noise, options};
 use crate::openssh::process::{Finished, Process, program, quiet, run, until};
 use crate::openssh::proxy::Proxy;
 use crate::openssh::sshd::Sshd;
@@ -274,6 +275,20 @@ fn a_shell_outlives_cuts_resets_silence_and_half_open_connections() {
     for fault in [Fault::Silence, Fault::ResetOfClient, Fault::ResetOfProxy, Fault::Stop] {
         way.middle.fail_all(fault);
         shell.echo(&format!("behind-{fault:?}"));
+    }
+    shell.log_out();
+    way.sshd.expect_connections(1);
+}
+
+/// A cut ends neither the port nor the connection of the program.
+#[test]
+fn a_session_by_a_port_of_this_host_outlives_cuts() {
+    let way = Way::http();
+    let forward = Forward::start(way.middle.address, &[&format!("{HOST}:{PORT}")]);
+    let mut shell = Shell::start(by(forward.ports[0], &way.command("ssh")));
+    for number in 0..10 {
+        way.middle.cut(number % 2 == 0);
+        shell.echo(&format!("behind-cut-{number}"));
     }
     shell.log_out();
     way.sshd.expect_connections(1);

@@ -138,19 +138,27 @@ impl Signals {
     /// A terminal sends SIGINT and SIGHUP to its process group. An ssh that shares its connection has left that group
     /// (ControlPersist), and its ProxyCommand has not. So both signals wait until the peer of stdin has gone.
     pub(crate) async fn next_is_hangup(&mut self) -> bool {
-        let is_hangup = tokio::select! {
-            biased;
-            () = next(&mut self.terminations) => return false,
-            () = next(&mut self.interrupts) => false,
-            () = next(&mut self.hangups) => true,
-        };
+        let signal = self.next().await;
+        if signal == SignalKind::terminate() {
+            return false;
+        }
         while has_peer(&io::stdin()) {
             tokio::select! {
                 () = next(&mut self.terminations) => return false,
                 () = sleep(PEER_INTERVAL) => {}
             }
         }
-        is_hangup
+        signal == SignalKind::hangup()
+    }
+
+    /// Waits for the next signal. stdin has no part in it.
+    pub(crate) async fn next(&mut self) -> SignalKind {
+        tokio::select! {
+            biased;
+            () = next(&mut self.terminations) => SignalKind::terminate(),
+            () = next(&mut self.interrupts) => SignalKind::interrupt(),
+            () = next(&mut self.hangups) => SignalKind::hangup(),
+        }
     }
 }
 

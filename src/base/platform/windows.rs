@@ -110,6 +110,11 @@ impl Signals {
             () = next(self.closes.as_mut().map(CtrlClose::recv)) => true,
         }
     }
+
+    /// Waits for the next event, and returns the same.
+    pub(crate) async fn next(&mut self) -> bool {
+        self.next_is_hangup().await
+    }
 }
 
 async fn next(event: Option<impl Future<Output = Option<()>>>) {

@@ -2,6 +2,7 @@
 
 use super::*;
 
+use crate::forward::Forward;
 use crate::harness::process::Process;
 
 impl Setup {
@@ -108,4 +109,33 @@ fn a_wildcard_is_no_alias() {
         let output = command.output().unwrap();
         assert_eq!(output.status.code(), Some(2), "{alias}");
     }
+}
+
+#[test]
+fn a_port_of_this_host_has_a_block_with_the_targets_own_host_key() {
+    let setup = Setup::new();
+    let (config, target) = (setup.config(), format!("{HOST}:{PORT}"));
+    let write = format!("--write={config}");
+    let proxy = setup.login.proxy.address;
+    let mut ports = Vec::new();
+    for _ in 0..2 {
+        let forward = Forward::start(proxy, &[&write, &target]);
+        let mut ssh = setup.ssh();
+        let name = format!("{HOST}-local");
+        let said = setup.login.run(ssh.args([&name, "cat"]), b"by a port\n");
+        assert_eq!(said.stdout, "by a port\n", "{said}");
+        let settings = setup.settings(&name);
+        for line in [
+            "hostname 127.0.0.1".to_owned(),
+            format!("port {}", forward.ports[0].port()),
+            format!("hostkeyalias [{HOST}]:{PORT}"),
+            "serveraliveinterval 0".to_owned(),
+        ] {
+            assert!(settings.lines().any(|found| found == line), "{line}: {settings}");
+        }
+        ports.push(forward);
+    }
+    let (status, said) = setup.with_own_ssh(&["forward", "--remove", &write, &target]);
+    assert!(status == 0 && said.contains("switchboard: changed "), "{said}");
+    assert_eq!(fs::read_to_string(&config).unwrap(), setup.own);
 }

@@ -1,0 +1,164 @@
+//! `forward`: ports of this host for programs without a ProxyCommand.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::error::ErrorKind;
+use clap::{ArgMatches, Args};
+use switchboard::base::authority::Authority;
+use switchboard::client::forward::{self, Port};
+use switchboard::client::proxy_settings::ProxySettings;
+use switchboard::client::ssh_config::{Block, Route, System};
+
+use super::client_flags::ClientFlags;
+use super::config::{is_used, place, report, with_port};
+use super::output::{print, to_stderr};
+
+/// The arguments of `forward`.
+#[derive(Args)]
+pub(crate) struct Forward {
+    #[command(flatten)]
+    settings: ProxySettings,
+    /// Listen at this address, and at a free port for 0, for each name that has no LOCALPORT
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:0")]
+    listen: SocketAddr,
+    /// Allow --listen an address that other hosts reach: each of them can reach the SSH servers with your credentials
+    #[arg(long)]
+    listen_anywhere: bool,
+    /// Install a block `Host NAME-local` for each name, as `config --write` does [default: ~/.ssh/config]
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true)]
+    write: Option<Option<PathBuf>>,
+    /// Remove the blocks of --write, and exit
+    #[arg(long)]
+    remove: bool,
+    /// The names to reach through the proxy; the port there is 22, and the one here that of --listen, unless they are given
+    #[arg(value_name = "NAME[:PORT][=LOCALPORT]", required = true)]
+    names: Vec<String>,
+}
+
+/// A target, and the port of this host that leads to it.
+struct End {
+    /// The target as it was typed.
+    name: String,
+    target: Authority,
+    /// `None`: that of --listen.
+    port: Option<u16>,
+}
+
+/// Serves the ports, or removes their blocks.
+pub(crate) fn forward(flags: Forward, given: ArgMatches) -> anyhow::Result<ExitCode> {
+    let ends: Result<Vec<_>, _> = flags.names.iter().map(|name| end(name)).collect();
+    let ends = ends.map_err(|fault| {
+        // The text may be a part of a URL with a password.
+        let message = format!("an argument is not NAME[:PORT][=LOCALPORT]: {fault}");
+        clap::Error::raw(ErrorKind::ValueValidation, message)
+    })?;
+    if flags.remove {
+        let place = place(&flags.write)?;
+        for end in &ends {
+            report(&place.remove(&[end.alias()])?);
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    refuse_listen(&flags, &ends)?;
+    serve(flags, &ends, given)
+}
+
+/// Opens the ports, installs their blocks, and serves them.
+fn serve(flags: Forward, ends: &[End], given: ArgMatches) -> anyhow::Result<ExitCode> {
+    let client = ClientFlags {
+        settings: flags.settings,
+        given,
+    };
+    let (mut ports, mut lines) = (Vec::new(), String::new());
+    for end in ends {
+        let options = client.options(with_port(&end.name))?;
+        let is_resumable = options.session.is_some();
+        let mut address = flags.listen;
+        address.set_port(end.port.unwrap_or(address.port()));
+        let port = Port::bind(address, options)?;
+        let address = port.address()?;
+        lines += &format!("listening on {address} for {}\n", end.name);
+        if !address.ip().is_loopback() {
+            to_stderr(format_args!(
+                "switchboard: every host that reaches {address} reaches {} with your credentials",
+                end.name
+            ));
+        }
+        if flags.write.is_some() {
+            let block = end.block(address, is_resumable);
+            let place = place(&flags.write)?;
+            report(&place.install(&block.names, &block.text()?, false)?);
+            is_used(&block, &place)?;
+        }
+        ports.push(port);
+    }
+    print(lines)?;
+    forward::command(ports)
+}
+
+/// Refuses addresses that other hosts reach, and one port for several names.
+fn refuse_listen(flags: &Forward, ends: &[End]) -> Result<(), clap::Error> {
+    let address = flags.listen;
+    if !address.ip().is_loopback() && !flags.listen_anywhere {
+        let message = format!("--listen {address}: other hosts reach that address, which --listen-anywhere allows");
+        return Err(clap::Error::raw(ErrorKind::ArgumentConflict, message));
+    }
+    if address.port() != 0 && ends.iter().filter(|end| end.port.is_none()).count() > 1 {
+        let message = format!("--listen {address}: a port leads to one name: write NAME=LOCALPORT for the others");
+        return Err(clap::Error::raw(ErrorKind::ArgumentConflict, message));
+    }
+    Ok(())
+}
+
+fn end(text: &str) -> anyhow::Result<End> {
+    let (name, port) = match text.split_once('=') {
+        Some((name, port)) => (name, Some(port.parse()?)),
+        None => (text, None),
+    };
+    Ok(End {
+        name: name.to_owned(),
+        target: with_port(name).parse()?,
+        port,
+    })
+}
+
+impl End {
+    /// Returns the name of its block.
+    fn alias(&self) -> String {
+        format!("{}-local", self.target.host())
+    }
+
+    /// Returns its block, for the address at which it listens.
+    fn block(&self, address: SocketAddr, is_resumable: bool) -> Block {
+        let (host, port) = (self.target.host(), self.target.port());
+        Block {
+            names: vec![self.alias()],
+            aliases: Vec::new(),
+            route: Route::Port {
+                address,
+                // As known_hosts has a host (sshd(8)).
+                host_key: if port == 22 {
+                    host.to_owned()
+                } else {
+                    format!("[{host}]:{port}")
+                },
+            },
+            is_resumable,
+            user: None,
+            control_master: false,
+            system: System::OWN,
+        }
+    }
+}
+
+/// For `--help`.
+pub(crate) const FORWARD_EXAMPLE: &str = "\
+A port for one name, and its block in ~/.ssh/config:
+  switchboard forward --proxy https://ssh.example.com devbox.team-a.svc.cluster.local=40122 --write
+  ssh devbox.team-a.svc.cluster.local-local
+
+Every user of this host can connect to the port; the SSH server still asks for a login.
+
+Exit status: 0 ended by a signal, 1 a port is taken, 2 usage";
