@@ -1,7 +1,6 @@
 //! Applies the events of all sources to the allowlist, the metrics and the snapshot file.
 
 use std::collections::HashSet;
-use std::future::pending;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -59,8 +58,8 @@ struct SourceState {
     current: Option<f64>,
     /// True if its objects are known, from a list or from a snapshot.
     is_listed: bool,
-    /// True if its last request or watch has failed.
-    has_failed: bool,
+    /// The `current` of before its failures; `None` while the API server answers.
+    unconfirmed: Option<f64>,
     /// True if the API server has answered only 403 for at least 10 s.
     is_refused: bool,
     /// True if its namespace counts as empty because the API server forbids it.
@@ -129,6 +128,7 @@ impl Reconciler {
         guards.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut batch = Vec::new();
         loop {
+            let at = |moment: Option<Instant>| sleep_until(moment.unwrap_or_else(Instant::now));
             let [release, save] = idle.lock().as_deref().map_or([None; 2], Self::deadlines);
             tokio::select! {
                 changed = rules.changed() => match changed {
@@ -141,8 +141,8 @@ impl Reconciler {
                     _ => Self::step(&idle, |own| batch.drain(..).for_each(|event| own.apply(event))),
                 },
                 _ = guards.tick() => Self::step(&idle, Self::read_addresses),
-                () = until(release) => Self::step(&idle, Self::release),
-                () = until(save) => Self::step(&idle, Self::save_snapshot),
+                () = at(release), if release.is_some() => Self::step(&idle, Self::release),
+                () = at(save), if save.is_some() => Self::step(&idle, Self::save_snapshot),
             }
         }
     }
@@ -191,7 +191,7 @@ impl Reconciler {
                     self.outputs.metrics.watch_errors.count([failure.label()]);
                 }
                 source.is_refused &= failure == Failure::Forbidden;
-                source.has_failed = true;
+                source.unconfirmed = source.current;
                 return;
             }
             Event::Refused => {
@@ -211,7 +211,7 @@ impl Reconciler {
         }
         if let Some(source) = self.sources.get_mut(index) {
             let is_first = source.current.replace(now).is_none();
-            (source.has_failed, source.is_refused, source.is_treated_as_empty) = (false, false, false);
+            (source.unconfirmed, source.is_refused, source.is_treated_as_empty) = (None, false, false);
             if is_first {
                 self.treat_as_empty();
             }
@@ -413,10 +413,8 @@ impl Reconciler {
         let namespaces: HashSet<_> = empty.iter().map(|source| &source.feed.source.namespace).collect();
         let namespaces = i64::try_from(namespaces.len()).unwrap_or(i64::MAX);
         metrics.namespaces_forbidden.set(namespaces);
-        let failed = read.iter().filter(|source| source.has_failed);
-        let since = failed.filter_map(|source| source.current).reduce(f64::min);
-        let since = since.map(|seconds| UNIX_EPOCH + Duration::from_secs_f64(seconds));
-        self.outputs.writer.set_unconfirmed(since);
+        let unconfirmed = read.iter().filter_map(|source| source.unconfirmed);
+        self.outputs.writer.set_unconfirmed(unconfirmed.reduce(f64::min));
         let current: Option<Vec<f64>> = read.iter().map(|source| source.current).collect();
         if let Some(oldest) = current.and_then(|times| times.into_iter().reduce(f64::min)) {
             metrics.last_sync_timestamp.set(oldest);
@@ -455,7 +453,7 @@ impl SourceState {
             removal_hold: MassRemovalHold::default(),
             current: None,
             is_listed: false,
-            has_failed: false,
+            unconfirmed: None,
             is_refused: false,
             is_treated_as_empty: false,
         }
@@ -464,13 +462,6 @@ impl SourceState {
     /// Returns whether it has answered since the start, or counts as empty.
     fn is_synced(&self) -> bool {
         self.current.is_some() || self.is_treated_as_empty
-    }
-}
-
-async fn until(moment: Option<Instant>) {
-    match moment {
-        Some(moment) => sleep_until(moment).await,
-        None => pending().await,
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, UNIX_EPOCH};
 
 use parking_lot::{Mutex, MutexGuard};
 use tracing::warn;
@@ -167,8 +167,9 @@ impl Writer {
         self.change(&mut self.state(), [], true);
     }
 
-    /// Sets since when the Services have not been confirmed by the API server; `None` if they are.
-    pub fn set_unconfirmed(&self, since: Option<SystemTime>) {
+    /// Sets since when the Services have not been confirmed by the API server, in seconds since 1970; `None` if they are.
+    pub fn set_unconfirmed(&self, since: Option<f64>) {
+        let since = since.map(|seconds| UNIX_EPOCH + Duration::from_secs_f64(seconds));
         *self.allowlist.unconfirmed_since.lock() = since;
     }
 
