@@ -193,7 +193,7 @@ impl Access {
     /// Updates the gauges of active grants, cached answers and tickets.
     pub fn count(&self) {
         let AccessDecider {
-            config: rules,
+            config,
             reviews,
             metrics,
         } = &*self.judge;
@@ -203,8 +203,8 @@ impl Access {
         for (cache, entries) in reviews.sizes() {
             metrics.cache_entries.set([cache], entries);
         }
-        let rules = rules.load();
-        let tickets = rules.sources.tickets.as_ref();
+        let config = config.load();
+        let tickets = config.sources.tickets.as_ref();
         let (valid, invalid) = tickets.map_or((0, 0), |tickets| tickets.counts());
         metrics.tickets.set(["valid"], valid);
         metrics.tickets.set(["invalid"], invalid);

@@ -212,13 +212,13 @@ impl<D: Transport, F: Future<Output = ()>, E: Future<Output = RefusalReason>> Ht
     ) -> Result<(), RefusalReason> {
         let GoAway {
             drain,
-            connection_id: number,
+            connection_id,
             lapsed,
         } = go_away;
         let (mut verdict, mut failure) = (Ok(()), None);
         let mut leaving = pin!(async {
             tokio::select! {
-                () = drain.draining(number) => {}
+                () = drain.draining(connection_id) => {}
                 () = lapsed.notified() => {}
             }
         });

@@ -199,7 +199,7 @@ const OWNERS: [(&str, &[&str]); 37] = [
 ];
 
 /// The most fields that a pattern may bind to a name of another word. The number only falls.
-const MAX_RENAMES: usize = 7;
+const MAX_RENAMES: usize = 0;
 
 /// The words that ask for a system. What every build has says them in `base::platform` only.
 const SYSTEM: [&str; 6] = [

@@ -287,7 +287,11 @@ impl<O: Objects> Watcher<O> {
         version: &mut String,
     ) -> Result<(), ApiError> {
         while let Some(line) = body.read_line(longest_silence).await? {
-            let Some(WatchEvent { change, version: seen }) = WatchEvent::read(&line.json)? else {
+            let Some(WatchEvent {
+                change,
+                version: new_version,
+            }) = WatchEvent::read(&line.json)?
+            else {
                 continue;
             };
             let event = match change {
@@ -299,8 +303,8 @@ impl<O: Objects> Watcher<O> {
                 None => Event::UpToDate,
             };
             self.objects.take(event).await;
-            if let Some(seen) = seen {
-                *version = seen;
+            if let Some(new_version) = new_version {
+                *version = new_version;
             }
         }
         Ok(())

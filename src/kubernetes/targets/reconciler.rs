@@ -177,7 +177,7 @@ impl Reconciler {
     }
 
     /// Takes an event. The next [`settle`](Self::settle) applies it to the allowlist.
-    fn apply(&mut self, SourceEvent { source: index, event }: SourceEvent) {
+    fn apply(&mut self, SourceEvent { index, event }: SourceEvent) {
         let Some(source) = self.sources.get_mut(index) else {
             return;
         };

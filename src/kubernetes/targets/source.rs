@@ -40,7 +40,7 @@ pub(crate) type Item = (Key, Option<Object>);
 #[derive(Debug)]
 pub(crate) struct SourceEvent {
     /// [`SourceHandle::index`].
-    pub(crate) source: usize,
+    pub(crate) index: usize,
     /// The event.
     pub(crate) event: Event<Item>,
 }
@@ -158,9 +158,9 @@ impl Objects for Sender {
     }
 
     async fn take(&mut self, event: Event<Item>) {
-        let source = self.feed.index;
+        let index = self.feed.index;
         // An error means that the reconciler has ended, and so will this task.
-        self.events.send(SourceEvent { source, event }).await.ok();
+        self.events.send(SourceEvent { index, event }).await.ok();
     }
 
     fn wants_list(&self) -> bool {

@@ -24,8 +24,7 @@ use crate::base::text::excerpt;
 use crate::kubernetes::api::api_client::{ApiClient, Attempt};
 use crate::kubernetes::api::failure::{ApiError, Failure};
 use crate::kubernetes::api::requests;
-use crate::policy::access as words;
-use crate::policy::access::{Action, Decision, NoAnswer, Review, ReviewError, Reviewer, User, Verdict};
+use crate::policy::access::{self, Action, Decision, NoAnswer, Review, ReviewError, Reviewer, User, Verdict};
 use crate::protocol::jwt::Jwt;
 
 mod token;
@@ -49,7 +48,7 @@ struct Health {
 
 impl ApiReviewer {
     /// Creates a reviewer with that kubeconfig. Nothing is read or sent before the first review.
-    pub fn new(options: &words::Kubernetes, kubeconfig: Option<PathBuf>) -> Self {
+    pub fn new(options: &access::Kubernetes, kubeconfig: Option<PathBuf>) -> Self {
         Self {
             link: ApiClient::new(kubeconfig, AGENT),
             audiences: Audiences::new(&options.audiences),

@@ -54,8 +54,8 @@ fn stage_of(options: &Options, snapshot: Option<PathBuf>) -> Stage {
 }
 
 impl Stage {
-    fn take(&mut self, source: usize, event: Event<Item>) {
-        self.reconciler.apply(SourceEvent { source, event });
+    fn take(&mut self, index: usize, event: Event<Item>) {
+        self.reconciler.apply(SourceEvent { index, event });
         self.reconciler.settle();
     }
 
@@ -474,8 +474,8 @@ async fn a_reconciler_that_is_stopped_leaves_its_state_and_one_that_panics_none(
     let idle = IdleReconciler::new(Mutex::new(Some(Box::new(stage.reconciler))));
     let (events, receiver) = mpsc::channel(1);
     let running = tokio::spawn(Reconciler::run(Arc::clone(&idle), receiver, rules.subscribe()));
-    let (source, event) = (0, services(3));
-    events.send(SourceEvent { source, event }).await.unwrap();
+    let (index, event) = (0, services(3));
+    events.send(SourceEvent { index, event }).await.unwrap();
     let known = || {
         idle.lock()
             .as_ref()
