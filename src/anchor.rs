@@ -120,9 +120,9 @@ impl Anchor {
         let handlers = Handlers {
             readiness: readiness.clone(),
             remarks: Box::new(String::new),
-            scrape: scrape(Arc::clone(&shared)),
+            scrape: metrics_source(Arc::clone(&shared)),
             scrape_networks: None,
-            progress: progress(Arc::clone(&shared)),
+            drain_status: drain_source(Arc::clone(&shared)),
             drain_request: drain_request.clone(),
         };
         let admin = match shared.options.admin {
@@ -156,8 +156,8 @@ impl Anchor {
             tokio::spawn(dial_in::run(coverage));
         }
         // Logs at once if the target's name has no address. The anchor still serves: a later lookup may find one.
-        let dialler = Arc::clone(&shared.dialler);
-        tokio::spawn(async move { dialler.addresses().await });
+        let dialer = Arc::clone(&shared.dialer);
+        tokio::spawn(async move { dialer.addresses().await });
         drop(self.listening);
         let stopped = async {
             tokio::select! {
@@ -228,7 +228,7 @@ fn share(options: Options, own_addr: SocketAddr, descriptors: FdLimit, logs: Log
         .memory_limit
         .set(i64::try_from(options.memory).unwrap_or(i64::MAX));
     Ok(Shared {
-        dialler: Arc::new(TargetDialer::new(options.to.clone(), own_addr)),
+        dialer: Arc::new(TargetDialer::new(options.to.clone(), own_addr)),
         key: AgreementKey::generate()?,
         sessions: Arc::new(SessionRegistry::new(sessions, options.memory)?),
         handshakes: UnfinishedSet::new(NonZeroU32::new(half(fitting.unfinished))),
@@ -245,7 +245,7 @@ fn share(options: Options, own_addr: SocketAddr, descriptors: FdLimit, logs: Log
 }
 
 /// Returns the source of `/metrics`. A scrape sets the gauges of state that is kept elsewhere.
-fn scrape(shared: Arc<Shared>) -> Box<dyn Fn() -> String + Send + Sync> {
+fn metrics_source(shared: Arc<Shared>) -> Box<dyn Fn() -> String + Send + Sync> {
     Box::new(move || {
         let metrics = &shared.metrics;
         let as_gauge = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
@@ -263,7 +263,7 @@ fn scrape(shared: Arc<Shared>) -> Box<dyn Fn() -> String + Send + Sync> {
 }
 
 /// Returns the source of `/drain`.
-fn progress(shared: Arc<Shared>) -> Box<dyn Fn() -> DrainStatus + Send + Sync> {
+fn drain_source(shared: Arc<Shared>) -> Box<dyn Fn() -> DrainStatus + Send + Sync> {
     let phase = |is_stopping| if is_stopping { "closing" } else { "serving" };
     Box::new(move || DrainStatus {
         phase: phase(shared.stopping.is_cancelled()).to_owned(),

@@ -70,7 +70,7 @@ fn service(name: &str) -> ServiceTarget {
         },
         ports: [22, 22],
         endpoints: Endpoints::default(),
-        terms: TargetRules::default(),
+        rules: TargetRules::default(),
     }
 }
 
@@ -100,7 +100,7 @@ async fn full_caches_take_less_than_eight_mebibytes() {
     let identify = async |token: String| {
         let evidence = RequestCredentials {
             credential: Some(Ok(Credential::Bearer(token.as_str().into()))),
-            peer: None,
+            client_tls: None,
             client: Ipv4Addr::LOCALHOST.into(),
             is_local: true,
             right: Right::Connect,

@@ -17,7 +17,7 @@ use crate::tunnel::outcome::RefusalReason;
 
 /// The connection to the target, or its dial.
 pub(super) struct TargetDial {
-    dialler: Arc<TargetDialer>,
+    dialer: Arc<TargetDialer>,
     state: State,
     /// True once the client has sent a byte: from then on [`next`](Self::next) neither dials nor reads.
     has_spoken: bool,
@@ -35,9 +35,9 @@ type Dialling = Pin<Box<dyn Future<Output = Result<Upstream, RefusalReason>> + S
 
 impl TargetDial {
     /// Creates a dial that begins at `until` if the client is still silent.
-    pub(super) fn new(dialler: &Arc<TargetDialer>, until: Instant) -> Self {
+    pub(super) fn new(dialer: &Arc<TargetDialer>, until: Instant) -> Self {
         Self {
-            dialler: Arc::clone(dialler),
+            dialer: Arc::clone(dialer),
             state: State::Waiting(until),
             has_spoken: false,
         }
@@ -57,13 +57,13 @@ impl TargetDial {
             match &mut self.state {
                 State::Waiting(until) => {
                     sleep_until(*until).await;
-                    self.state = State::Dialling(reach(&self.dialler));
+                    self.state = State::Dialling(reach(&self.dialer));
                 }
                 State::Dialling(dialling) => {
                     let dialled = dialling.await;
                     self.state = dialled.map_or(State::Failed, |upstream| State::Connected(upstream.into()));
                 }
-                State::Connected(dialled) => return dialled.next().await,
+                State::Connected(target) => return target.next().await,
                 State::Failed => return pending().await,
             }
         }
@@ -75,9 +75,9 @@ impl TargetDial {
     /// The target cannot be reached.
     pub(super) async fn into_target(self) -> Result<TargetConnection, RefusalReason> {
         match self.state {
-            State::Waiting(_) | State::Failed => Ok(self.dialler.dial().await?.into()),
+            State::Waiting(_) | State::Failed => Ok(self.dialer.dial().await?.into()),
             State::Dialling(dialling) => Ok(dialling.await?.into()),
-            State::Connected(dialled) => Ok(dialled),
+            State::Connected(target) => Ok(target),
         }
     }
 }
@@ -120,9 +120,9 @@ impl TargetConnection {
     }
 }
 
-fn reach(dialler: &Arc<TargetDialer>) -> Dialling {
-    let dialler = Arc::clone(dialler);
-    Box::pin(async move { dialler.dial().await })
+fn reach(dialer: &Arc<TargetDialer>) -> Dialling {
+    let dialer = Arc::clone(dialer);
+    Box::pin(async move { dialer.dial().await })
 }
 
 /// Returns how long a client may be silent before the target is dialled, at an anchor with `sessions` sessions.

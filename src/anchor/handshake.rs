@@ -125,19 +125,19 @@ pub(super) fn results() -> impl Iterator<Item = &'static str> {
 /// The handshake of one connection.
 struct Handshake<'a> {
     connection: Connection,
-    welcome: AnchorHandshake,
-    probe: TargetDial,
+    session_handshake: AnchorHandshake,
+    dial: TargetDial,
     shared: &'a Arc<Shared>,
 }
 
 async fn accept(connection: Connection, shared: &Arc<Shared>) -> Result<ClientKind, HandshakeFailure> {
     let deadline = connection.accepted + HANDSHAKE_TIMEOUT;
     // Does not fail: an anchor without random bytes does not start.
-    let welcome = AnchorHandshake::new(&shared.key).map_err(|_| HandshakeFailure::Closed)?;
+    let session_handshake = AnchorHandshake::new(&shared.key).map_err(|_| HandshakeFailure::Closed)?;
     let mut handshake = Handshake {
-        probe: TargetDial::new(&shared.dialler, connection.accepted + silence(shared.sessions.len())),
+        dial: TargetDial::new(&shared.dialer, connection.accepted + silence(shared.sessions.len())),
         connection,
-        welcome,
+        session_handshake,
         shared,
     };
     let step = timeout_at(deadline, handshake.negotiate()).await;
@@ -159,22 +159,22 @@ impl Handshake<'_> {
         loop {
             // Sends the announcement first, later the identification. A middlebox that passes only SSH may hold back
             // the announcement until the identification.
-            stream.write_all(&self.welcome.take_output()).await?;
+            stream.write_all(&self.session_handshake.take_output()).await?;
             tokio::select! {
                 biased;
                 read = stream.read_buf(&mut bytes) => {
                     if read? == 0 {
                         return Err(HandshakeFailure::Closed);
                     }
-                    self.probe.halt();
-                    let step = self.welcome.receive(&bytes, &self.shared.key).map_err(HandshakeFailure::Ended)?;
+                    self.dial.halt();
+                    let step = self.session_handshake.receive(&bytes, &self.shared.key).map_err(HandshakeFailure::Ended)?;
                     bytes.clear();
                     if !matches!(step, AnchorHandshakeStep::NeedMore) {
                         return Ok(step);
                     }
                 }
-                raw = self.probe.next() => {
-                    self.welcome.sent_raw(&raw);
+                raw = self.dial.next() => {
+                    self.session_handshake.sent_raw(&raw);
                     stream.write_all(&raw).await?;
                 }
             }
@@ -187,24 +187,24 @@ impl Handshake<'_> {
             .plain
             .take()
             .ok_or(HandshakeFailure::Ended(EndReason::TooManySessions))?;
-        let dialled = self.probe.into_target().await;
-        let dialled = dialled.map_err(|_| HandshakeFailure::Ended(EndReason::Unreachable))?;
+        let target = self.dial.into_target().await;
+        let target = target.map_err(|_| HandshakeFailure::Ended(EndReason::Unreachable))?;
         let Connection {
             mut stream,
             peer,
             accepted,
         } = self.connection;
-        if dialled.has_reset {
+        if target.has_reset {
             stream.reset_on_drop();
             return Err(HandshakeFailure::Closed);
         }
         // The bytes read from the target so far have been sent to the client.
         Ok(ClientKind::Plain(Box::new(PlainConnection {
             client: stream,
-            target: dialled.stream,
+            target: target.stream,
             early: bytes,
             peer,
-            address: dialled.address,
+            address: target.address,
             started: accepted,
             slot,
         })))
@@ -213,34 +213,34 @@ impl Handshake<'_> {
     /// Begins a session. It is registered before the target is dialled, so that a session beyond the limit causes no
     /// dial.
     async fn begin(mut self, new: NewSession) -> Result<ClientKind, HandshakeFailure> {
-        let before = self.welcome.take_output();
-        let opened = match self.shared.sessions.open(new.keys) {
-            Ok(opened) => opened,
+        let before = self.session_handshake.take_output();
+        let guard = match self.shared.sessions.open(new.keys) {
+            Ok(guard) => guard,
             Err(end) => return Err(self.send(&before, end).await),
         };
-        let probe = std::mem::replace(&mut self.probe, TargetDial::new(&self.shared.dialler, Instant::now()));
-        let Ok(dialled) = probe.into_target().await else {
+        let dial = std::mem::replace(&mut self.dial, TargetDial::new(&self.shared.dialer, Instant::now()));
+        let Ok(target) = dial.into_target().await else {
             return Err(self.send(&before, EndReason::Unreachable).await);
         };
-        let first = Resumption {
+        let resumption = Resumption {
             connection: self.connection,
             nonces: new.nonces,
             received: 0,
             before,
             rest: new.rest,
         };
-        SessionTask::begin(opened, dialled, first, self.shared);
+        SessionTask::begin(guard, target, resumption, self.shared);
         Ok(ClientKind::New)
     }
 
     /// Hands the connection over to the session that it claims.
     async fn resume(mut self, resume: ResumeRequest) -> Result<ClientKind, HandshakeFailure> {
-        let before = self.welcome.take_output();
+        let before = self.session_handshake.take_output();
         let session = match self.shared.sessions.authenticate(&resume.claim, &resume.proof) {
             Ok(session) => session,
             Err(end) => return Err(self.send(&before, end).await),
         };
-        drop(self.probe);
+        drop(self.dial);
         let resumption = Resumption {
             connection: self.connection,
             nonces: resume.claim.nonces,
@@ -254,9 +254,9 @@ impl Handshake<'_> {
     /// Sends the reason why there is no session, and closes the connection.
     async fn send(mut self, before: &[u8], end: EndReason) -> HandshakeFailure {
         // Closes the target's connection first, as the client's close may take seconds.
-        drop(self.probe);
+        drop(self.dial);
         let mut bytes = before.to_vec();
-        let rest = self.welcome.take_output();
+        let rest = self.session_handshake.take_output();
         if rest.is_empty() {
             Frame::End(end).encode(&mut bytes);
         }

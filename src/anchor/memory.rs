@@ -65,7 +65,7 @@ impl MemoryPool {
 /// The memory that one session uses. Dropping it returns the memory to the pool.
 #[derive(Debug)]
 pub(super) struct MemoryShare {
-    of: Arc<MemoryPool>,
+    pool: Arc<MemoryPool>,
     held: usize,
 }
 
@@ -73,7 +73,7 @@ impl MemoryShare {
     /// Creates an empty share.
     pub(super) fn new(memory: &Arc<MemoryPool>) -> Self {
         Self {
-            of: Arc::clone(memory),
+            pool: Arc::clone(memory),
             held: 0,
         }
     }
@@ -81,9 +81,9 @@ impl MemoryShare {
     /// Sets the share to `held` bytes. Returns whether it has changed.
     pub(super) fn set(&mut self, held: usize) -> bool {
         if held > self.held {
-            self.of.used.fetch_add(held - self.held, Ordering::Relaxed);
+            self.pool.used.fetch_add(held - self.held, Ordering::Relaxed);
         } else {
-            self.of.used.fetch_sub(self.held - held, Ordering::Relaxed);
+            self.pool.used.fetch_sub(self.held - held, Ordering::Relaxed);
         }
         std::mem::replace(&mut self.held, held) != held
     }

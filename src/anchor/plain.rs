@@ -46,13 +46,13 @@ impl PlainConnection {
     pub(super) async fn relay(self, shared: &Shared) {
         let addresses = [self.peer, self.address];
         let record = SessionRecord::begin("plain", shared.next_number(), addresses, self.started);
-        let of_target = ends(&self.target);
+        let target_addrs = socket_addrs(&self.target);
         match self.client {
             Link::Socket(socket) => {
-                let watched = [ends(&socket), of_target];
+                let socket_addrs = [socket_addrs(&socket), target_addrs];
                 boxed(pass_on(
                     Transports::new(socket, self.target, self.early),
-                    watched,
+                    socket_addrs,
                     record,
                     shared,
                 ))
@@ -60,17 +60,17 @@ impl PlainConnection {
             }
             Link::Stream(stream) => {
                 let transports = Transports::new(*stream, self.target, self.early);
-                boxed(pass_on(transports, [None, of_target], record, shared)).await;
+                boxed(pass_on(transports, [None, target_addrs], record, shared)).await;
             }
         }
         drop(self.slot);
     }
 }
 
-/// Relays bytes until the end, and samples the windows of the sockets `ends`.
+/// Relays bytes until the end, and samples the windows of the sockets `socket_addrs`.
 async fn pass_on<D: Transport>(
     mut transports: Transports<D>,
-    ends: [Option<SocketAddrs>; 2],
+    socket_addrs: [Option<SocketAddrs>; 2],
     record: SessionRecord,
     shared: &Shared,
 ) {
@@ -79,7 +79,7 @@ async fn pass_on<D: Transport>(
     let meter = Meter::new(Arc::clone(&shared.plain_bytes));
     // A half-closed connection ends after 5 min of silence: a peer must not keep it forever once sshd has forgotten it.
     let options = relay::Options::default();
-    let terms = RelayConfig {
+    let config = RelayConfig {
         limits: Both::from_fn(|_| (&unlimited).into()),
         meter: &meter,
         resources: &shared.resources,
@@ -91,14 +91,14 @@ async fn pass_on<D: Transport>(
     let stopping = pin!(async {
         tokio::select! {
             () = shared.stopping.cancelled() => {}
-            () = watch_windows(&meter, ends) => {}
+            () = watch_windows(&meter, socket_addrs) => {}
         }
         Close {
             by: Side::Proxy,
             reason: CloseReason::Drained,
         }
     });
-    let close = relay(&mut transports, &terms, stopping).await;
+    let close = relay(&mut transports, &config, stopping).await;
     drop(transports);
     record.close(
         close.reason.label(),
@@ -109,16 +109,18 @@ async fn pass_on<D: Transport>(
 }
 
 /// Returns the addresses of a connection; `None` if it is disconnected.
-fn ends(stream: &TcpStream) -> Option<SocketAddrs> {
+fn socket_addrs(stream: &TcpStream) -> Option<SocketAddrs> {
     let (local, peer) = (stream.local_addr().ok()?, stream.peer_addr().ok()?);
     Some(SocketAddrs { local, peer })
 }
 
 /// Samples the windows of the client and of the target; never returns.
-async fn watch_windows(meter: &Meter, ends: [Option<SocketAddrs>; 2]) {
+async fn watch_windows(meter: &Meter, socket_addrs: [Option<SocketAddrs>; 2]) {
     loop {
         sleep(WINDOW_INTERVAL).await;
-        let [client, target] = SockDiag::default().look_up_all(ends).map(Result::unwrap_or_default);
+        let [client, target] = SockDiag::default()
+            .look_up_all(socket_addrs)
+            .map(Result::unwrap_or_default);
         meter.note_windows(&client, &target);
         // The relay reads the sample when this task is polled again.
         yield_now().await;

@@ -129,7 +129,7 @@ pub(super) struct SessionGuard {
     /// The keys that prove it.
     pub(super) keys: Keys,
     /// Its published state.
-    pub(super) account: Arc<SessionStatus>,
+    pub(super) status: Arc<SessionStatus>,
     sessions: Arc<SessionRegistry>,
 }
 
@@ -171,14 +171,14 @@ impl SessionRegistry {
     /// [`EndReason::TooManySessions`].
     pub(super) fn open(self: &Arc<Self>, keys: Keys) -> Result<SessionGuard, EndReason> {
         let (sender, resumptions) = mpsc::channel(QUEUED_RESUMPTIONS);
-        let account = Arc::new(SessionStatus {
+        let status = Arc::new(SessionStatus {
             opened: Instant::now(),
             state: Mutex::default(),
             eviction: Notify::new(),
         });
         let handle = SessionEntry {
             resumptions: sender,
-            status: Arc::clone(&account),
+            status: Arc::clone(&status),
         };
         let mut registry = self.registry.lock();
         if let Some(id) = eviction_candidate(&registry) {
@@ -191,7 +191,7 @@ impl SessionRegistry {
             id,
             resumptions,
             keys,
-            account,
+            status,
             sessions: Arc::clone(self),
         })
     }
@@ -245,9 +245,9 @@ impl SessionRegistry {
             return;
         }
         let rank = |(_, state): &(_, State)| (state.detached.is_none(), state.detached, Reverse(state.memory));
-        if let Some((account, _)) = alive().min_by_key(rank) {
-            account.state.lock().is_evicted = true;
-            account.eviction.notify_one();
+        if let Some((status, _)) = alive().min_by_key(rank) {
+            status.state.lock().is_evicted = true;
+            status.eviction.notify_one();
         }
     }
 }
@@ -313,16 +313,16 @@ mod tests {
 
     /// One that is detached now, before or after its key exchange.
     fn detached(sessions: &Arc<SessionRegistry>, has_keys: bool) -> SessionGuard {
-        let opened = open(sessions);
+        let guard = open(sessions);
         if has_keys {
-            opened.account.state.lock().has_keys = true;
+            guard.status.state.lock().has_keys = true;
         }
-        opened.account.state.lock().detached = Some(Instant::now());
-        opened
+        guard.status.state.lock().detached = Some(Instant::now());
+        guard
     }
 
-    fn is_forgotten(opened: &mut SessionGuard) -> bool {
-        opened.resumptions.try_recv().err() == Some(mpsc::error::TryRecvError::Disconnected)
+    fn is_forgotten(guard: &mut SessionGuard) -> bool {
+        guard.resumptions.try_recv().err() == Some(mpsc::error::TryRecvError::Disconnected)
     }
 
     #[tokio::test(start_paused = true)]
@@ -353,12 +353,12 @@ mod tests {
             abandoned.push(detached(&sessions, false));
             assert!(sessions.len() <= 3 + MAX_UNPROVEN, "{}", sessions.len());
         }
-        for (name, opened) in [
+        for (name, guard) in [
             ("attached", &mut attached),
             ("asleep", &mut asleep),
             ("young", &mut young),
         ] {
-            assert!(!is_forgotten(opened), "{name}");
+            assert!(!is_forgotten(guard), "{name}");
         }
         // As many whose users may have logged in: the oldest of these goes.
         advance(Duration::from_secs(1)).await;

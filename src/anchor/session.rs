@@ -27,8 +27,8 @@ use crate::protocol::resume::{CONFIRMATION_TIMEOUT, Options};
 /// A session, its connection and its target.
 #[derive(Debug)]
 pub(super) struct SessionTask {
-    opened: SessionGuard,
-    moving: SessionPoll,
+    guard: SessionGuard,
+    relay: SessionRelay,
     /// When the newest of its connections was accepted.
     newest: Instant,
     /// When the session was detached; `None` while it is attached.
@@ -55,9 +55,9 @@ enum TaskEvent {
 
 impl SessionTask {
     /// Spawns the task of a session, and attaches its first connection.
-    pub(super) fn begin(opened: SessionGuard, dialled: TargetConnection, first: Resumption, shared: &Arc<Shared>) {
-        let since = first.connection.accepted;
-        let addresses = [first.connection.peer, dialled.address];
+    pub(super) fn begin(guard: SessionGuard, target: TargetConnection, resumption: Resumption, shared: &Arc<Shared>) {
+        let since = resumption.connection.accepted;
+        let addresses = [resumption.connection.peer, target.address];
         let record = SessionRecord::begin("session", shared.next_number(), addresses, since);
         let widest = shared.options.window;
         let window = shared.sessions.memory().window(widest, widest);
@@ -65,12 +65,12 @@ impl SessionTask {
             window,
             ..Options::default()
         };
-        let mut carried = Self {
-            opened,
-            moving: SessionPoll {
+        let mut task = Self {
+            guard,
+            relay: SessionRelay {
                 driver: Driver::new(Session::new(options), Side::Anchor),
-                link: None,
-                target: Target::new(dialled, shared.metrics.session_bytes()),
+                attachment: None,
+                target: Target::new(target, shared.metrics.session_bytes()),
                 window,
                 share: MemoryShare::new(shared.sessions.memory()),
                 ending: None,
@@ -81,8 +81,8 @@ impl SessionTask {
             displaced: None,
             shared: Arc::clone(shared),
         };
-        carried.attach(first);
-        shared.tasks.spawn(carried.run(record));
+        task.attach(resumption);
+        shared.tasks.spawn(task.run(record));
     }
 
     /// Runs the session to its end.
@@ -95,29 +95,29 @@ impl SessionTask {
                 TaskEvent::Resumption(resumption) => {
                     self.newest = resumption.connection.accepted;
                     // A connection that only learns of the end does not count.
-                    if self.moving.ending.is_none() {
+                    if self.relay.ending.is_none() {
                         record.attached(resumption.connection.peer, Instant::now());
                     }
                     self.attach(*resumption);
                 }
                 TaskEvent::Event(Event::Over(end)) => break end,
                 TaskEvent::Event(Event::SourceFailed(_) | Event::SinkFailed(_)) => {
-                    self.moving.driver.session_mut().end(EndReason::Reset);
+                    self.relay.driver.session_mut().end(EndReason::Reset);
                     self.begin_ending();
                 }
-                TaskEvent::Event(Event::Detached(unlinked)) => {
-                    if let (DetachCause::Silent, Some(link)) = (unlinked, &mut self.moving.link) {
+                TaskEvent::Event(Event::Detached(cause)) => {
+                    if let (DetachCause::Silent, Some(attachment)) = (cause, &mut self.relay.attachment) {
                         // A FIN would queue after bytes that the proxy has no room for, and the tunnel would keep its
                         // slot. A reset loses nothing: unacknowledged bytes are sent again.
-                        link.stream.reset_on_drop();
+                        attachment.stream.reset_on_drop();
                     }
                     let now = Instant::now();
-                    if self.moving.ending.is_none() {
+                    if self.relay.ending.is_none() {
                         record.detached(now);
                     }
-                    self.moving.link = None;
+                    self.relay.attachment = None;
                     self.detached = Some(now);
-                    self.opened.account.state.lock().detached = Some(now);
+                    self.guard.status.state.lock().detached = Some(now);
                     if self.stopping.is_some() {
                         break EndReason::Stopping;
                     }
@@ -128,8 +128,8 @@ impl SessionTask {
                 TaskEvent::Evicted => self.abort(EndReason::Memory),
                 // The key exchange has ended during the wait, which moved the deadline.
                 TaskEvent::TimedOut if self.deadline().is_none_or(|deadline| deadline > Instant::now()) => {}
-                TaskEvent::TimedOut if self.moving.ending.is_none() => self.abort(EndReason::Expired),
-                TaskEvent::Shutdown if self.moving.link.is_some() => {
+                TaskEvent::TimedOut if self.relay.ending.is_none() => self.abort(EndReason::Expired),
+                TaskEvent::Shutdown if self.relay.attachment.is_some() => {
                     self.stopping = Some(Instant::now());
                     self.abort(EndReason::Stopping);
                 }
@@ -147,18 +147,18 @@ impl SessionTask {
         let deadline = self.deadline();
         let is_stopping = self.stopping.is_some();
         let Self {
-            opened, moving, shared, ..
+            guard, relay, shared, ..
         } = self;
         tokio::select! {
             biased;
             () = shared.stopping.cancelled(), if !is_stopping => TaskEvent::Shutdown,
-            resumption = opened.resumptions.recv() => match resumption {
+            resumption = guard.resumptions.recv() => match resumption {
                 Some(resumption) => TaskEvent::Resumption(Box::new(resumption)),
                 None => TaskEvent::Unreachable,
             },
-            () = opened.account.eviction.notified() => TaskEvent::Evicted,
+            () = guard.status.eviction.notified() => TaskEvent::Evicted,
             () = until(deadline) => TaskEvent::TimedOut,
-            turn = poll_fn(|context| moving.poll(context, &opened.account, shared)) => turn,
+            turn = poll_fn(|context| relay.poll(context, &guard.status, shared)) => turn,
         }
     }
 
@@ -167,13 +167,13 @@ impl SessionTask {
         if let Some(since) = self.stopping {
             return Some(since + SHUTDOWN_TIMEOUT);
         }
-        if let Some(since) = self.moving.ending {
+        if let Some(since) = self.relay.ending {
             return Some(since + END_RETENTION);
         }
         let detached = self.detached?;
-        let max = match self.opened.account.login_timeout(detached) {
+        let max = match self.guard.status.login_timeout(detached) {
             Some(timeout) => timeout,
-            None if self.moving.driver.session().is_confirmed() => Duration::MAX,
+            None if self.relay.driver.session().is_confirmed() => Duration::MAX,
             None => CONFIRMATION_TIMEOUT,
         };
         // On overflow there is no deadline.
@@ -191,73 +191,76 @@ impl SessionTask {
             rest,
         } = resumption;
         self.displace();
-        let driver = &mut self.moving.driver;
+        let driver = &mut self.relay.driver;
         let claim = ResumeClaim {
             nonces,
-            id: self.opened.id,
+            id: self.guard.id,
             received: driver.session().received(),
         };
-        attached(&self.opened.keys, &claim).encode(&mut before);
+        attached(&self.guard.keys, &claim).encode(&mut before);
         let output = HandshakeOutput {
             answer: before,
             received,
             rest: &rest,
         };
-        self.moving.link = Some(driver.attach(connection.stream, output));
+        self.relay.attachment = Some(driver.attach(connection.stream, output));
         self.detached = None;
-        self.opened.account.state.lock().detached = None;
+        self.guard.status.state.lock().detached = None;
         self.shared.metrics.attachments.inc();
     }
 
     /// Detaches the current connection, if any, and sends its client the reason in a task of its own.
     fn displace(&mut self) {
-        let rest = self.moving.driver.detach();
-        let Some((link, mut rest)) = self.moving.link.take().zip(rest) else {
+        let rest = self.relay.driver.detach();
+        let Some((attachment, mut rest)) = self.relay.attachment.take().zip(rest) else {
             return;
         };
         Frame::Going(DetachReason::Displaced).encode(&mut rest);
-        let last_words = async move { link.stream.send_and_close(&rest, DETACH_TIMEOUT).await };
+        let last_words = async move { attachment.stream.send_and_close(&rest, DETACH_TIMEOUT).await };
         let task = self.shared.tasks.spawn(last_words);
         self.displaced = Some(AbortOnDropHandle::new(task));
     }
 
     /// Ends the session at once.
     fn abort(&mut self, end: EndReason) {
-        self.moving.driver.session_mut().abort(end);
+        self.relay.driver.session_mut().abort(end);
         self.begin_ending();
     }
 
     /// Begins the end of the session. If the client has ended it, the client's bytes are still passed on. Otherwise the
     /// target is closed.
     fn begin_ending(&mut self) {
-        if self.moving.ending.is_some() {
+        if self.relay.ending.is_some() {
             return;
         }
-        self.moving.ending = Some(Instant::now());
-        self.opened.account.state.lock().is_ended = true;
-        if self.moving.driver.session().ended().is_none() {
+        self.relay.ending = Some(Instant::now());
+        self.guard.status.state.lock().is_ended = true;
+        if self.relay.driver.session().ended().is_none() {
             self.close_target(false);
         }
     }
 
     /// Closes the connection to the target, in a task of its own, as that may take a second.
     fn close_target(&mut self, is_orderly: bool) {
-        if let Some(close) = self.moving.target.close(is_orderly) {
+        if let Some(close) = self.relay.target.close(is_orderly) {
             self.shared.tasks.spawn(close);
         }
     }
 
     async fn finish(mut self, end: EndReason, record: SessionRecord) {
         // This side's own reason takes precedence.
-        let end = self.moving.driver.session().ending().unwrap_or(end);
+        let end = self.relay.driver.session().ending().unwrap_or(end);
         self.close_target(end == EndReason::Completed);
         let Self {
-            opened, moving, shared, ..
+            guard, relay, shared, ..
         } = self;
-        let SessionPoll {
-            link, target, ending, ..
-        } = moving;
-        opened.close(&shared.tasks);
+        let SessionRelay {
+            attachment,
+            target,
+            ending,
+            ..
+        } = relay;
+        guard.close(&shared.tasks);
         shared.metrics.session_ends.count([end.label()]);
         record.close(
             end.label(),
@@ -265,17 +268,17 @@ impl SessionTask {
             ending.unwrap_or_else(Instant::now),
             &shared.lines,
         );
-        if let Some(mut link) = link {
-            link.stream.shutdown_gracefully().await;
+        if let Some(mut attachment) = attachment {
+            attachment.stream.shutdown_gracefully().await;
         }
     }
 }
 
 /// The relay of a session.
 #[derive(Debug)]
-struct SessionPoll {
+struct SessionRelay {
     driver: Driver,
-    link: Option<Attachment<Link>>,
+    attachment: Option<Attachment<Link>>,
     target: Target,
     window: u32,
     share: MemoryShare,
@@ -283,9 +286,9 @@ struct SessionPoll {
     ending: Option<Instant>,
 }
 
-impl SessionPoll {
+impl SessionRelay {
     /// Relays bytes with the window that the memory of all sessions allows, then accounts for the buffered ones.
-    fn poll(&mut self, context: &mut Context<'_>, account: &SessionStatus, shared: &Shared) -> Poll<TaskEvent> {
+    fn poll(&mut self, context: &mut Context<'_>, status: &SessionStatus, shared: &Shared) -> Poll<TaskEvent> {
         let sessions = &shared.sessions;
         let window = sessions.memory().window(self.window, shared.options.window);
         if window != self.window {
@@ -294,16 +297,16 @@ impl SessionPoll {
             self.driver.session_mut().set_window(window, now);
         }
         // The future is cancel safe: dropped here, and created again at the next poll.
-        let polled = pin!(self.driver.run(self.link.as_mut(), &mut self.target)).poll(context);
+        let polled = pin!(self.driver.run(self.attachment.as_mut(), &mut self.target)).poll(context);
         if std::mem::take(&mut self.target.has_just_ended) {
-            account.state.lock().target_gone = Some(Instant::now());
+            status.state.lock().target_gone = Some(Instant::now());
         }
         if std::mem::take(&mut self.target.has_just_exchanged_keys) {
-            account.state.lock().has_keys = true;
+            status.state.lock().has_keys = true;
         }
         let memory = self.driver.memory();
         if self.share.set(memory) {
-            account.state.lock().memory = memory;
+            status.state.lock().memory = memory;
             if sessions.memory().is_short() {
                 sessions.evict_for_memory();
             }

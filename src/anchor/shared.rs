@@ -67,7 +67,7 @@ fn memory(text: &str) -> Result<usize, String> {
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) options: Options,
-    pub(super) dialler: Arc<TargetDialer>,
+    pub(super) dialer: Arc<TargetDialer>,
     pub(super) key: AgreementKey,
     pub(super) sessions: Arc<SessionRegistry>,
     /// The connections in the handshake.

@@ -53,15 +53,15 @@ pub(super) struct Target {
 impl Target {
     /// Takes over the connection. From now on its drop sends a reset: after a panic here the stream must not look
     /// complete to the target.
-    pub(super) fn new(dialled: TargetConnection, bytes: SessionBytes) -> Self {
-        socket::reset_on_drop(&dialled.stream);
+    pub(super) fn new(target: TargetConnection, bytes: SessionBytes) -> Self {
+        socket::reset_on_drop(&target.stream);
         Self {
-            stream: Some(dialled.stream),
-            early: dialled.early,
+            stream: Some(target.stream),
+            early: target.early,
             key_exchange: KeyExchange::default(),
             bytes,
             passed: Both::default(),
-            has_reset: dialled.has_reset,
+            has_reset: target.has_reset,
             has_finished: false,
             has_just_ended: false,
             has_just_exchanged_keys: false,

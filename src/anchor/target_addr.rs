@@ -53,13 +53,13 @@ impl fmt::Display for TargetAddr {
 /// Dials the target.
 #[derive(Debug)]
 pub(super) struct TargetDialer {
-    to: TargetAddr,
+    target: TargetAddr,
     /// The anchor's own address: a name that resolves to it would cause a loop.
     own_addr: SocketAddr,
-    look_up: Resolver,
+    resolver: Resolver,
     /// The unanswered lookups and when they began, oldest first.
     lookups: Mutex<Vec<(Instant, Answer)>>,
-    fault: Mutex<LoggedFailure>,
+    failure: Mutex<LoggedFailure>,
 }
 
 /// The addresses that a lookup has found, or its error; `None` while it is under way.
@@ -72,7 +72,7 @@ type Resolver = fn(Box<str>) -> Pin<Box<dyn Future<Output = io::Result<Vec<Socke
 /// trigger it by connecting.
 #[derive(Debug, Default)]
 struct LoggedFailure {
-    is_told: bool,
+    is_logged: bool,
     last: Option<Instant>,
 }
 
@@ -80,28 +80,28 @@ impl LoggedFailure {
     /// Notes the failure. Returns whether to log it.
     fn failed(&mut self) -> bool {
         let is_too_soon = self.last.is_some_and(|last| last.elapsed() < MIN_LOG_INTERVAL);
-        if self.is_told || is_too_soon {
+        if self.is_logged || is_too_soon {
             return false;
         }
-        (self.is_told, self.last) = (true, Some(Instant::now()));
+        (self.is_logged, self.last) = (true, Some(Instant::now()));
         true
     }
 
     /// Notes the recovery. Returns whether to log it: only if the failure was logged.
     fn recovered(&mut self) -> bool {
-        mem::take(&mut self.is_told)
+        mem::take(&mut self.is_logged)
     }
 }
 
 impl TargetDialer {
     /// Creates the dialer of the anchor that listens at `own_addr`.
-    pub(super) fn new(to: TargetAddr, own_addr: SocketAddr) -> Self {
+    pub(super) fn new(target: TargetAddr, own_addr: SocketAddr) -> Self {
         Self {
-            to,
+            target,
             own_addr,
-            look_up: |name| Box::pin(async move { Ok(lookup_host(&*name).await?.collect()) }),
+            resolver: |name| Box::pin(async move { Ok(lookup_host(&*name).await?.collect()) }),
             lookups: Mutex::default(),
-            fault: Mutex::default(),
+            failure: Mutex::default(),
         }
     }
 
@@ -123,7 +123,7 @@ impl TargetDialer {
         let dialled = dial(&addresses, 0, &options).await;
         match &dialled {
             Err(error) => self.fails(&reason(error)),
-            Ok(_) if self.fault.lock().recovered() => info!("the target {} can be reached again", self.to),
+            Ok(_) if self.failure.lock().recovered() => info!("the target {} can be reached again", self.target),
             Ok(_) => {}
         }
         dialled.map_err(|error| error.reason)
@@ -134,7 +134,7 @@ impl TargetDialer {
     /// # Errors
     /// The name cannot be looked up, or has no address but the anchor's own.
     pub(super) async fn addresses(&self) -> Result<Vec<SocketAddr>, RefusalReason> {
-        let name = match &self.to {
+        let name = match &self.target {
             TargetAddr::Address(address) => return Ok(vec![*address]),
             TargetAddr::Name(name) => name,
         };
@@ -175,15 +175,15 @@ impl TargetDialer {
             return answer.clone();
         }
         let (sender, answer) = watch::channel(None);
-        let lookup = (self.look_up)(name.into());
+        let lookup = (self.resolver)(name.into());
         tokio::spawn(async move { sender.send_replace(Some(lookup.await.map_err(|error| error.to_string()))) });
         lookups.push((Instant::now(), answer.clone()));
         answer
     }
 
     fn fails(&self, reason: &str) {
-        if self.fault.lock().failed() {
-            warn!("clients are turned away: {reason} ({})", self.to);
+        if self.failure.lock().failed() {
+            warn!("clients are turned away: {reason} ({})", self.target);
         }
     }
 }
@@ -230,9 +230,9 @@ mod tests {
     const TICK: Duration = Duration::from_millis(2);
     const OWN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 1);
 
-    fn dialler(look_up: Resolver) -> TargetDialer {
+    fn dialer(resolver: Resolver) -> TargetDialer {
         TargetDialer {
-            look_up,
+            resolver,
             ..TargetDialer::new("machine.example.com:22".parse().unwrap(), OWN)
         }
     }
@@ -309,68 +309,68 @@ mod tests {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         NEXT.store(listener.local_addr().unwrap().port().into(), Ordering::Relaxed);
-        let mut dialler = dialler(|name| {
+        let mut dialer = dialer(|name| {
             assert_eq!(&*name, "machine.example.com:22");
             let port = u16::try_from(NEXT.load(Ordering::Relaxed)).unwrap();
             Box::pin(async move { Ok(vec![OWN, SocketAddr::from(([127, 0, 0, 1], port))]) })
         });
-        let upstream = dialler.dial().await.unwrap();
+        let upstream = dialer.dial().await.unwrap();
         assert_eq!(upstream.address, listener.local_addr().unwrap());
         let other = TcpListener::bind("127.0.0.1:0").await.unwrap();
         NEXT.store(other.local_addr().unwrap().port().into(), Ordering::Relaxed);
-        let upstream = dialler.dial().await.unwrap();
+        let upstream = dialer.dial().await.unwrap();
         assert_eq!(upstream.address, other.local_addr().unwrap());
-        dialler.own_addr = other.local_addr().unwrap();
-        NEXT.store(dialler.own_addr.port().into(), Ordering::Relaxed);
-        assert_eq!(dialler.addresses().await.unwrap(), [OWN]);
-        dialler.own_addr = OWN;
+        dialer.own_addr = other.local_addr().unwrap();
+        NEXT.store(dialer.own_addr.port().into(), Ordering::Relaxed);
+        assert_eq!(dialer.addresses().await.unwrap(), [OWN]);
+        dialer.own_addr = OWN;
         NEXT.store(OWN.port().into(), Ordering::Relaxed);
-        assert_eq!(dialler.dial().await.unwrap_err(), RefusalReason::NoEndpoint);
+        assert_eq!(dialer.dial().await.unwrap_err(), RefusalReason::NoEndpoint);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_fault_that_comes_and_goes_fills_no_log() {
-        let mut fault = LoggedFailure::default();
+        let mut failure = LoggedFailure::default();
         let (mut begins, mut ends) = (0, 0);
         for _ in 0..1_000 {
-            begins += u32::from(fault.failed());
-            ends += u32::from(fault.recovered());
+            begins += u32::from(failure.failed());
+            ends += u32::from(failure.recovered());
             tokio::time::advance(Duration::from_millis(100)).await;
         }
         assert_eq!((begins, ends), (10, 10));
         // One that was too soon is told of when it lasts.
-        assert!(fault.failed() && fault.recovered() && !fault.failed());
+        assert!(failure.failed() && failure.recovered() && !failure.failed());
         tokio::time::advance(MIN_LOG_INTERVAL).await;
-        assert!(fault.failed() && !fault.failed());
+        assert!(failure.failed() && !failure.failed());
     }
 
     #[tokio::test]
     async fn a_name_without_an_address_is_no_endpoint() {
         let failing: Resolver = |_| Box::pin(async { Err(io::Error::other("no such name")) });
         let panicking: Resolver = |_| Box::pin(async { panic!("no thread") });
-        for look_up in [failing, panicking] {
-            let dialler = dialler(look_up);
+        for resolver in [failing, panicking] {
+            let dialer = dialer(resolver);
             for _ in 0..2 * MAX_LOOKUPS {
-                assert_eq!(dialler.dial().await.unwrap_err(), RefusalReason::NoEndpoint);
+                assert_eq!(dialer.dial().await.unwrap_err(), RefusalReason::NoEndpoint);
             }
-            assert!(dialler.fault.lock().recovered());
+            assert!(dialer.failure.lock().recovered());
         }
     }
 
     #[tokio::test]
     async fn the_systems_resolver_is_asked() {
-        let dialler = |name: &str| TargetDialer::new(name.parse().unwrap(), "0.0.0.0:1".parse().unwrap());
-        let found = dialler("localhost:22").addresses().await.unwrap();
+        let dialer = |name: &str| TargetDialer::new(name.parse().unwrap(), "0.0.0.0:1".parse().unwrap());
+        let found = dialer("localhost:22").addresses().await.unwrap();
         assert!(found.iter().any(|address| address.ip().is_loopback()), "{found:?}");
-        assert_eq!(dialler("localhost:1").addresses().await, Err(RefusalReason::NoEndpoint));
+        assert_eq!(dialer("localhost:1").addresses().await, Err(RefusalReason::NoEndpoint));
     }
 
     /// So many at a time.
-    async fn many(dialler: &Arc<TargetDialer>, count: usize) -> Vec<Result<Vec<SocketAddr>, RefusalReason>> {
+    async fn many(dialer: &Arc<TargetDialer>, count: usize) -> Vec<Result<Vec<SocketAddr>, RefusalReason>> {
         let mut asking = JoinSet::new();
         for _ in 0..count {
-            let dialler = Arc::clone(dialler);
-            asking.spawn(async move { dialler.addresses().await });
+            let dialer = Arc::clone(dialer);
+            asking.spawn(async move { dialer.addresses().await });
         }
         asking.join_all().await
     }
@@ -378,7 +378,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn one_lookup_serves_all_that_wait_and_no_one_after_it() {
         static ASKED: AtomicUsize = AtomicUsize::new(0);
-        let dialler = Arc::new(dialler(|_| {
+        let dialer = Arc::new(dialer(|_| {
             Box::pin(async {
                 sleep(Duration::from_millis(700)).await;
                 let port = 100 + ASKED.fetch_add(1, Ordering::Relaxed);
@@ -386,7 +386,7 @@ mod tests {
             })
         }));
         for port in 100..103 {
-            for found in many(&dialler, 512).await {
+            for found in many(&dialer, 512).await {
                 assert_eq!(found.unwrap(), [SocketAddr::from(([127, 0, 0, 1], port))]);
             }
         }
@@ -397,35 +397,35 @@ mod tests {
     async fn a_resolver_that_hangs_is_given_up_and_one_that_answers_again_is_heard() {
         static ASKED: AtomicUsize = AtomicUsize::new(0);
         const HANGING: usize = 10;
-        let dialler = Arc::new(dialler(|_| match ASKED.fetch_add(1, Ordering::Relaxed) {
+        let dialer = Arc::new(dialer(|_| match ASKED.fetch_add(1, Ordering::Relaxed) {
             asked if asked < HANGING => Box::pin(pending()),
             _ => Box::pin(async { Ok(vec!["127.0.0.1:2".parse().unwrap()]) }),
         }));
         let start = Instant::now();
-        for found in many(&dialler, 512).await {
+        for found in many(&dialer, 512).await {
             assert_eq!(found, Err(RefusalReason::NoEndpoint));
         }
         assert!(start.elapsed() < LOOKUP_TIMEOUT + TICK);
         assert_eq!(ASKED.load(Ordering::Relaxed), 1);
         // Another one begins when the last has had its time for each that hangs: 5 + 10 + … + 50 s.
-        while dialler.addresses().await.is_err() {
+        while dialer.addresses().await.is_err() {
             assert!(start.elapsed() < LOOKUP_TIMEOUT * 60, "never heard");
         }
         assert_eq!(ASKED.load(Ordering::Relaxed), HANGING + 1);
         // The next lookup need not wait.
-        assert!(dialler.addresses().await.is_ok());
+        assert!(dialer.addresses().await.is_ok());
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_resolver_that_never_answers_takes_so_many_threads_and_no_more() {
         static ASKED: AtomicUsize = AtomicUsize::new(0);
-        let dialler = dialler(|_| {
+        let dialer = dialer(|_| {
             ASKED.fetch_add(1, Ordering::Relaxed);
             Box::pin(pending())
         });
         for _ in 0..50 * MAX_LOOKUPS {
             let begun = Instant::now();
-            assert_eq!(dialler.dial().await.unwrap_err(), RefusalReason::NoEndpoint);
+            assert_eq!(dialer.dial().await.unwrap_err(), RefusalReason::NoEndpoint);
             assert!(begun.elapsed() < LOOKUP_TIMEOUT + TICK);
         }
         assert_eq!(ASKED.load(Ordering::Relaxed), MAX_LOOKUPS);

@@ -66,10 +66,10 @@ async fn said(client: &mut TcpStream) -> Vec<u8> {
 async fn a_resume_that_meets_the_end_of_its_session_is_told_so() {
     let shared = share(options(), LOOPBACK, FdLimit::raise().unwrap(), Logs::default()).unwrap();
     let keys = Keys::dummy().unwrap();
-    let opened = shared.sessions.open(keys.clone()).unwrap();
+    let guard = shared.sessions.open(keys.clone()).unwrap();
     let claim = ResumeClaim {
         nonces: nonces(),
-        id: opened.id,
+        id: guard.id,
         received: 0,
     };
     let session = shared
@@ -86,7 +86,7 @@ async fn a_resume_that_meets_the_end_of_its_session_is_told_so() {
     // One is queued when the session's task ends, the other one proves the session before that and is handed over after it.
     let [[mut queued, one], [mut late, other]] = [pair().await, pair().await];
     assert!(dispatch(&session, resumption(one)).await.is_ok());
-    opened.close(&shared.tasks);
+    guard.close(&shared.tasks);
     assert!(
         shared
             .sessions
@@ -134,23 +134,23 @@ async fn begun(rest: Vec<u8>) -> Stage {
     let [client, stream] = pair().await;
     let [server, upstream] = pair().await;
     let keys = Keys::dummy().unwrap();
-    let opened = shared.sessions.open(keys.clone()).unwrap();
-    let id = opened.id;
-    let dialled = TargetConnection {
+    let guard = shared.sessions.open(keys.clone()).unwrap();
+    let id = guard.id;
+    let target = TargetConnection {
         address: upstream.peer_addr().unwrap(),
         stream: upstream,
         early: Vec::new(),
         has_ended: false,
         has_reset: false,
     };
-    let first = Resumption {
+    let resumption = Resumption {
         connection: connection(stream),
         nonces: nonces(),
         received: 0,
         before: Vec::new(),
         rest,
     };
-    SessionTask::begin(opened, dialled, first, &shared);
+    SessionTask::begin(guard, target, resumption, &shared);
     Stage {
         shared,
         client,

@@ -33,7 +33,7 @@ pub enum ReloadResult<F> {
 /// A reading may last until a mount answers, and holds no lock, so it delays no other reading. Its result is
 /// dropped if a later reading has been applied.
 pub(crate) fn reload<T: Hash, F>(
-    readings: &Mutex<Readings>,
+    readings: &Mutex<ReadHistory>,
     settling: Duration,
     read: impl Fn() -> Result<T, String>,
     apply: impl FnOnce(T) -> Result<(), Vec<F>>,
@@ -88,7 +88,7 @@ pub(crate) fn fingerprint(contents: impl Hash) -> u64 {
 
 /// The readings of a source so far, and the contents that were applied last, good or faulty.
 #[derive(Debug, Default)]
-pub(crate) struct Readings {
+pub(crate) struct ReadHistory {
     begun: u64,
     applied: u64,
     fingerprint: Option<u64>,
@@ -96,7 +96,7 @@ pub(crate) struct Readings {
     is_faulty: bool,
 }
 
-impl Readings {
+impl ReadHistory {
     /// Makes the next reading apply what it finds, changed or not, and drops the results of readings under way.
     pub(crate) fn restart(&mut self) {
         self.applied = self.begun;
@@ -132,7 +132,7 @@ impl Readings {
 
 /// The readings of a source that may hang: each is abandoned at its deadline, and few hang at a time.
 #[derive(Debug)]
-pub struct Reads {
+pub struct ReadPool {
     /// The start of the last reading. The number of references tells how many readings are under way.
     begun: Arc<Mutex<Instant>>,
 }
@@ -154,14 +154,14 @@ pub enum ReadFailure {
     Panicked,
 }
 
-impl Default for Reads {
+impl Default for ReadPool {
     fn default() -> Self {
         let begun = Arc::new(Mutex::new(Instant::now()));
         Self { begun }
     }
 }
 
-impl Reads {
+impl ReadPool {
     /// Reads in a blocking thread, and waits at most 10 s; a later result is dropped. While four readings hang, one
     /// starts every 5 min; while 32 hang, none does.
     ///
@@ -196,10 +196,10 @@ pub(crate) async fn follow(
     read: impl Fn() + Clone + Send + 'static,
     report: impl Fn(ReadFailure),
 ) {
-    let (mut reads, mut last) = (Reads::default(), None);
+    let (mut reads, mut last) = (ReadPool::default(), None);
     loop {
         if timeout(pause(), again.notified()).await.is_ok() {
-            reads = Reads::default();
+            reads = ReadPool::default();
         }
         let fault = reads.run(read.clone()).await.err();
         if let Some(fault) = fault.filter(|_| fault != last) {

@@ -25,16 +25,16 @@ pub(crate) fn bounded(reader: impl Read) -> io::Result<Vec<u8>> {
 }
 
 /// Returns the tree of a file; `None` after a fault that ends the reading.
-pub(crate) fn tree(bytes: &[u8], findings: &Diagnostics) -> Option<Node> {
+pub(crate) fn tree(bytes: &[u8], diagnostics: &Diagnostics) -> Option<Node> {
     let fault = match std::str::from_utf8(bytes) {
         _ if bytes.len() as u64 > MAX_FILE_BYTES => (Position::START, "larger than 1 MiB"),
-        Ok(text) => return tree::read(text, findings),
+        Ok(text) => return tree::read(text, diagnostics),
         Err(error) => {
             let valid = bytes.get(..error.valid_up_to()).unwrap_or_default();
             (end_of(&String::from_utf8_lossy(valid)), "not UTF-8")
         }
     };
-    findings.fault(fault.0, "", fault.1);
+    diagnostics.fault(fault.0, "", fault.1);
     None
 }
 

@@ -29,7 +29,7 @@ pub(crate) struct Anchor {
 
 /// The connections of an anchor that dials in. Further arguments are some of those of `connect`.
 #[derive(Args)]
-#[command(args = of_the_connection())]
+#[command(args = connection_args())]
 struct DialIn {
     /// Dial each replica of this proxy, http://HOST[:PORT] or https://HOST[:PORT], and serve the clients that it sends
     #[arg(
@@ -82,7 +82,7 @@ impl DialIn {
 }
 
 /// Returns the arguments of `connect` for the connection to the proxy.
-fn of_the_connection() -> Vec<Arg> {
+fn connection_args() -> Vec<Arg> {
     let of_connect = ProxySettings::augment_args(Command::new("connect"));
     let arguments = of_connect.get_arguments();
     let taken = arguments.filter(|argument| OF_THE_CONNECTION.contains(&argument.get_id().as_str()));

@@ -58,7 +58,7 @@ pub(crate) fn config(flags: &ConfigFlags, given: ArgMatches) -> anyhow::Result<E
         return Ok(check::command(&client.options(target)?));
     }
     if flags.remove {
-        report(&place(&flags.write)?.remove(&flags.name)?);
+        report(&find_paths(&flags.write)?.remove(&flags.name)?);
         return Ok(ExitCode::SUCCESS);
     }
     let block = block(flags, &client)?;
@@ -68,16 +68,16 @@ pub(crate) fn config(flags: &ConfigFlags, given: ArgMatches) -> anyhow::Result<E
         print(text)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let place = place(&flags.write)?;
-    let changed = place.install(&flags.name, &text, flags.inline)?;
+    let paths = find_paths(&flags.write)?;
+    let changed = paths.install(&flags.name, &text, flags.inline)?;
     report(&changed);
     if !flags.inline && !changed.is_empty() {
-        let file = place.config.display();
+        let file = paths.config.display();
         to_stderr(format_args!(
             "switchboard: programs that read {file} without its Include, such as paramiko and some editors, need --inline"
         ));
     }
-    is_used(&block, &place)
+    is_used(&block, &paths)
 }
 
 /// Returns the settings and the target of a name: those of the block that ssh uses, unless a flag names the proxy or a file.
@@ -105,12 +105,12 @@ fn as_ssh_connects(name: &str, client: ClientFlags) -> anyhow::Result<(ClientFla
 }
 
 /// Asks ssh whether it uses the block, and reports the names for which it does not.
-pub(super) fn is_used(block: &Block, place: &ConfigPaths) -> anyhow::Result<ExitCode> {
+pub(super) fn is_used(block: &Block, paths: &ConfigPaths) -> anyhow::Result<ExitCode> {
     let (mut status, command) = (ExitCode::SUCCESS, block.command()?);
     let aliases = block.aliases.iter().map(|(alias, _)| alias);
     let names = block.names.iter().filter(|name| !name.starts_with('!'));
     for host in names.chain(aliases).map(|name| example(name)) {
-        let reason = match place.proxy_command(&host) {
+        let reason = match paths.proxy_command(&host) {
             Some(Ok(used)) if used != command => format!("its ProxyCommand there is: {used}"),
             Some(Err(error)) => error,
             Some(Ok(_)) | None => continue,
@@ -148,7 +148,7 @@ fn block(flags: &ConfigFlags, client: &ClientFlags) -> anyhow::Result<Block> {
         let options = client.options(format!("{}:22", example(name)))?;
         is_resumable &= options.session.is_some();
     }
-    let program = program().context("cannot tell the path of this program")?;
+    let program = find_program().context("cannot tell the path of this program")?;
     let program = program.to_str().context("the path of this program is not UTF-8")?;
     let mut words = vec![program.to_owned(), "connect".to_owned()];
     words.extend(client.to_words(|_| true)?);
@@ -164,7 +164,7 @@ fn block(flags: &ConfigFlags, client: &ClientFlags) -> anyhow::Result<Block> {
 }
 
 /// Returns the place that --write names, or the file that ssh reads.
-pub(super) fn place(write: &Option<Option<PathBuf>>) -> anyhow::Result<ConfigPaths> {
+pub(super) fn find_paths(write: &Option<Option<PathBuf>>) -> anyhow::Result<ConfigPaths> {
     Ok(match write.as_ref().and_then(Option::as_ref) {
         Some(config) => ConfigPaths {
             config: std::path::absolute(config).context("cannot tell the working folder")?,
@@ -194,7 +194,7 @@ pub(super) fn with_port(name: &str) -> String {
 
 /// Returns the path by which this program was started, symbolic links included: those of a package manager point to the next
 /// version after an upgrade.
-fn program() -> std::io::Result<PathBuf> {
+fn find_program() -> std::io::Result<PathBuf> {
     let own = env::current_exe()?;
     let is_own = |path: &PathBuf| std::fs::canonicalize(path).ok() == std::fs::canonicalize(&own).ok();
     let named = env::args_os().next().map(PathBuf::from).unwrap_or_default();

@@ -12,7 +12,7 @@ use switchboard::client::proxy_settings::ProxySettings;
 use switchboard::client::ssh_config::{Block, Route, System};
 
 use super::client_flags::ClientFlags;
-use super::config::{is_used, place, report, with_port};
+use super::config::{find_paths, is_used, report, with_port};
 use super::output::{print, to_stderr};
 
 /// The arguments of `forward`.
@@ -55,9 +55,9 @@ pub(crate) fn forward(flags: Forward, given: ArgMatches) -> anyhow::Result<ExitC
         clap::Error::raw(ErrorKind::ValueValidation, message)
     })?;
     if flags.remove {
-        let place = place(&flags.write)?;
+        let paths = find_paths(&flags.write)?;
         for end in &ends {
-            report(&place.remove(&[end.alias()])?);
+            report(&paths.remove(&[end.alias()])?);
         }
         return Ok(ExitCode::SUCCESS);
     }
@@ -88,9 +88,9 @@ fn serve(flags: Forward, ends: &[End], given: ArgMatches) -> anyhow::Result<Exit
         }
         if flags.write.is_some() {
             let block = end.block(address, is_resumable);
-            let place = place(&flags.write)?;
-            report(&place.install(&block.names, &block.text()?, false)?);
-            is_used(&block, &place)?;
+            let paths = find_paths(&flags.write)?;
+            report(&paths.install(&block.names, &block.text()?, false)?);
+            is_used(&block, &paths)?;
         }
         ports.push(port);
     }

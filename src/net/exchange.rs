@@ -54,7 +54,7 @@ where
 ///
 /// # Errors
 /// The reason: the body is longer, or was cut off.
-pub(crate) async fn body(frames: Incoming, max: usize) -> Result<Bytes, String> {
+pub(crate) async fn read_body(frames: Incoming, max: usize) -> Result<Bytes, String> {
     let reason = |error: Box<dyn Error + Send + Sync>| match error.is::<LengthLimitError>() {
         true => format!("its answer has more than {} MiB", max >> 20),
         false => chain(&*error),

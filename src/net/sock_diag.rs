@@ -94,8 +94,8 @@ impl SockDiag {
     ///
     /// # Errors
     /// Why it is not known.
-    pub fn look_up(&self, ends: SocketAddrs) -> Result<TcpInfo, DiagError> {
-        let [seen] = self.look_up_all([Some(ends)]);
+    pub fn look_up(&self, addresses: SocketAddrs) -> Result<TcpInfo, DiagError> {
+        let [seen] = self.look_up_all([Some(addresses)]);
         seen
     }
 
@@ -103,8 +103,8 @@ impl SockDiag {
     pub fn look_up_all<const N: usize>(&self, all: [Option<SocketAddrs>; N]) -> [Result<TcpInfo, DiagError>; N] {
         let mut asking = self.socket_for(all.iter().flatten().next()).lock();
         let mut failed = asking.query(&all).err();
-        let seen = all.map(|ends| {
-            if ends.is_none() {
+        let seen = all.map(|addresses| {
+            if addresses.is_none() {
                 return Err(DiagError::Closed);
             }
             let answer = failed.map_or_else(|| asking.answer(), Err);
@@ -122,9 +122,9 @@ impl SockDiag {
         seen
     }
 
-    fn socket_for(&self, ends: Option<&SocketAddrs>) -> &Mutex<DiagSocket> {
+    fn socket_for(&self, addresses: Option<&SocketAddrs>) -> &Mutex<DiagSocket> {
         let Self([first, rest @ ..]) = self;
-        let number = ends.map_or(0, |ends| usize::from(ends.peer.port()) % SOCKETS);
+        let number = addresses.map_or(0, |addresses| usize::from(addresses.peer.port()) % SOCKETS);
         rest.get(number).unwrap_or(first)
     }
 }
@@ -135,9 +135,9 @@ impl DiagSocket {
     fn query(&mut self, all: &[Option<SocketAddrs>]) -> Result<(), Errno> {
         self.answered = self.asked;
         let mut requests = Vec::with_capacity(all.len() * REQUEST_BYTES);
-        for ends in all.iter().flatten() {
+        for addresses in all.iter().flatten() {
             self.asked = self.asked.wrapping_add(1);
-            add_request(&mut requests, *ends, self.asked);
+            add_request(&mut requests, *addresses, self.asked);
         }
         if requests.is_empty() {
             return Ok(());
@@ -165,14 +165,14 @@ impl DiagSocket {
 }
 
 /// Adds a `struct nlmsghdr` and a `struct inet_diag_req_v2` (linux/netlink.h, linux/inet_diag.h).
-fn add_request(question: &mut Vec<u8>, ends: SocketAddrs, sequence: u32) {
+fn add_request(question: &mut Vec<u8>, addresses: SocketAddrs, sequence: u32) {
     question.extend(QUESTION_LENGTH.to_ne_bytes());
     question.extend(SOCK_DIAG_BY_FAMILY.to_ne_bytes());
     question.extend(NLM_F_REQUEST.to_ne_bytes());
     question.extend(sequence.to_ne_bytes());
     // The kernel fills in the netlink port.
     question.extend([0; 4]);
-    let [local, peer] = [ends.local, ends.peer].map(|address| address.ip().to_canonical());
+    let [local, peer] = [addresses.local, addresses.peer].map(|address| address.ip().to_canonical());
     question.extend([
         if local.is_ipv4() { AF_INET } else { AF_INET6 },
         IPPROTO_TCP,
@@ -181,8 +181,8 @@ fn add_request(question: &mut Vec<u8>, ends: SocketAddrs, sequence: u32) {
     ]);
     // In any state.
     question.extend(u32::MAX.to_ne_bytes());
-    question.extend(ends.local.port().to_be_bytes());
-    question.extend(ends.peer.port().to_be_bytes());
+    question.extend(addresses.local.port().to_be_bytes());
+    question.extend(addresses.peer.port().to_be_bytes());
     for address in [local, peer] {
         match address {
             IpAddr::V4(address) => {
@@ -192,7 +192,7 @@ fn add_request(question: &mut Vec<u8>, ends: SocketAddrs, sequence: u32) {
             IpAddr::V6(address) => question.extend(address.octets()),
         }
     }
-    let interface = match ends.local {
+    let interface = match addresses.local {
         SocketAddr::V4(_) => 0,
         SocketAddr::V6(local) => local.scope_id(),
     };

@@ -19,7 +19,7 @@ pub use self::handshake::{ClientTls, CompletedHandshake, FailureCause, Handshake
 use self::material::Material;
 pub use self::settings::{CertificatePaths, ClientAuth, CrlExpired, Mode, Settings};
 pub use self::stream::TlsStream;
-use crate::base::follow::{self, Readings, ReloadResult, settled};
+use crate::base::follow::{self, ReadHistory, ReloadResult, settled};
 pub use crate::net::x509::{CertificateNames, PemError};
 
 mod crl;
@@ -35,9 +35,9 @@ mod verifier;
 /// The TLS of a process. A handshake in progress keeps the certificates it began with; a session needs none.
 #[derive(Debug)]
 pub struct Tls {
-    serving: RwLock<ServerTls>,
+    server: RwLock<ServerTls>,
     file_states: Mutex<FileState>,
-    readings: Mutex<Readings>,
+    history: Mutex<ReadHistory>,
     /// The longest handshake.
     handshake: Duration,
 }
@@ -60,15 +60,15 @@ impl Settings {
     /// The reasons why they cannot be used.
     pub fn check_files(&self) -> Result<Vec<FileError>, Vec<FileError>> {
         let read = settled(None, Duration::ZERO, || FileContents::read(self));
-        let (contents, _) = read.map_err(|reason| vec![FileError::of_the_system(reason)])?;
+        let (contents, _) = read.map_err(|reason| vec![FileError::from_system(reason)])?;
         let material = Material::new(self, &contents)?;
-        Ok(true_now(&material.cautions).cloned().collect())
+        Ok(true_now(&material.warnings).cloned().collect())
     }
 }
 
-fn true_now(cautions: &[FileWarning]) -> impl Iterator<Item = &FileError> {
+fn true_now(warnings: &[FileWarning]) -> impl Iterator<Item = &FileError> {
     let now = UnixTime::now().as_secs().try_into().unwrap_or(i64::MAX);
-    let are_true = cautions.iter().filter(move |(_, applies)| applies.contains(&now));
+    let are_true = warnings.iter().filter(move |(_, applies)| applies.contains(&now));
     are_true.map(|(remark, _)| remark)
 }
 
@@ -78,21 +78,21 @@ impl Tls {
     /// # Errors
     /// Every error in them.
     pub fn new(settings: Settings, handshake: Duration) -> Result<Self, Vec<FileError>> {
-        let ticketer = Ticketer::new().map_err(|reason| vec![FileError::of_the_system(reason.to_string())])?;
+        let ticketer = Ticketer::new().map_err(|reason| vec![FileError::from_system(reason.to_string())])?;
         let tls = Self {
-            serving: RwLock::default(),
+            server: RwLock::default(),
             file_states: Mutex::new(FileState {
                 settings,
                 ticketer,
                 material: Material::default(),
                 remarked: HashSet::new(),
             }),
-            readings: Mutex::default(),
+            history: Mutex::default(),
             handshake,
         };
         match tls.reload() {
             ReloadResult::Invalid(faults) => Err(faults),
-            ReloadResult::Deferred(reason) => Err(vec![FileError::of_the_system(reason)]),
+            ReloadResult::Deferred(reason) => Err(vec![FileError::from_system(reason)]),
             ReloadResult::Unchanged | ReloadResult::Loaded => Ok(tls),
         }
     }
@@ -100,10 +100,10 @@ impl Tls {
     /// Makes [`reload`](Self::reload) read the files of these settings from now on.
     pub fn configure(&self, settings: Settings) {
         // Locked in the order of `reload`. A reading that has begun for other settings no longer counts.
-        let (mut readings, mut known) = (self.readings.lock(), self.file_states.lock());
+        let (mut history, mut known) = (self.history.lock(), self.file_states.lock());
         if known.settings != settings {
             known.settings = settings;
-            readings.restart();
+            history.restart();
         }
     }
 
@@ -114,12 +114,12 @@ impl Tls {
             FileContents::read(&settings)
         };
         // Without a pause: a mounted Secret is swapped as a whole.
-        follow::reload(&self.readings, Duration::ZERO, read, |contents| {
+        follow::reload(&self.history, Duration::ZERO, read, |contents| {
             let mut known = self.file_states.lock();
             let material = Material::new(&known.settings, &contents)?;
             let config = material.config(&known.ticketer).map(Arc::new);
             let verifier = material.verifier.clone();
-            *self.serving.write() = ServerTls { config, verifier };
+            *self.server.write() = ServerTls { config, verifier };
             (known.material, known.remarked) = (material, HashSet::new());
             Ok(())
         })
@@ -143,7 +143,7 @@ impl Tls {
     /// Returns the remarks that are true now, and were not returned since the files were loaded.
     pub fn new_remarks(&self) -> Vec<String> {
         let FileState { material, remarked, .. } = &mut *self.file_states.lock();
-        let remarks = true_now(&material.cautions).map(ToString::to_string);
+        let remarks = true_now(&material.warnings).map(ToString::to_string);
         remarks.filter(|remark| remarked.insert(remark.clone())).collect()
     }
 
@@ -157,16 +157,16 @@ impl Tls {
         read: Vec<u8>,
         deadline: Instant,
     ) -> Result<CompletedHandshake, HandshakeFailure> {
-        let config = self.serving.read().config.clone();
+        let config = self.server.read().config.clone();
         let deadline = deadline.min(Instant::now() + self.handshake);
         handshake::accept(stream, read, config, deadline).await
     }
 
     /// Returns whether a new handshake would still accept the client's certificates: they may have expired, and the
     /// authorities, the revocation lists or `client_auth` may have changed.
-    pub fn trusts(&self, peer: &ClientTls) -> bool {
-        let serving = self.serving.read().clone();
-        serving.verify(&peer.certificates).is_ok()
+    pub fn trusts(&self, client: &ClientTls) -> bool {
+        let server = self.server.read().clone();
+        server.verify(&client.certificates).is_ok()
     }
 }
 

@@ -45,7 +45,7 @@ use crate::tunnel::outcome::{Refusal, RefusalReason};
 /// Authenticates users, and authorizes them for targets.
 #[derive(Debug)]
 pub struct Access {
-    judge: Arc<AccessDecider>,
+    decider: Arc<AccessDecider>,
     grants: Arc<ActiveGrants>,
 }
 
@@ -58,14 +58,14 @@ impl Access {
             }
         }
         let on_expiry = options.on_expiry;
-        let judge = Arc::new(AccessDecider {
+        let decider = Arc::new(AccessDecider {
             config: ArcSwap::from_pointee(AccessConfig { options, sources }),
             reviews: Reviews::new(metrics),
             metrics: metrics.clone(),
         });
-        let grants = ActiveGrants::new(Arc::clone(&judge));
+        let grants = ActiveGrants::new(Arc::clone(&decider));
         grants.set_on_expiry(on_expiry);
-        Arc::new(Self { judge, grants })
+        Arc::new(Self { decider, grants })
     }
 
     /// Creates the access control that lets every client reach every target of the allowlist.
@@ -76,26 +76,26 @@ impl Access {
     /// Replaces the configuration, and rechecks running tunnels at once.
     pub fn apply(&self, options: Options, sources: Sources) {
         let on_expiry = options.on_expiry;
-        self.judge.config.store(Arc::new(AccessConfig { options, sources }));
+        self.decider.config.store(Arc::new(AccessConfig { options, sources }));
         self.grants.set_on_expiry(on_expiry);
-        self.judge.reviews.clear();
+        self.decider.reviews.clear();
         self.changed(&Change::Everywhere);
     }
 
     /// Returns the mode: whether access is decided at all, and whether the decision counts.
     pub fn mode(&self) -> Mode {
-        self.judge.config.load().options.mode
+        self.decider.config.load().options.mode
     }
 
     /// Returns whether a target that a user may not reach is answered as one that is not on the allowlist. The time of the
     /// answer is not hidden: an unknown name needs no review.
     pub fn hides_names(&self) -> bool {
-        self.judge.config.load().options.hide_names
+        self.decider.config.load().options.hide_names
     }
 
     /// Returns the watches that revoke access: a ticket opens no tunnel while one of them is out of date.
     pub fn watches(&self) -> Arc<Watches> {
-        Arc::clone(&self.judge.reviews.watches)
+        Arc::clone(&self.decider.reviews.watches)
     }
 
     /// Authenticates the user of a request.
@@ -103,20 +103,20 @@ impl Access {
     /// # Errors
     /// The refusal: the request has no user, or the user cannot be determined now.
     pub async fn authenticate(&self, request: RequestCredentials<'_>) -> Result<Subject, Refusal> {
-        let rules = self.judge.config.load_full();
+        let config = self.decider.config.load_full();
         let presented = request.credential.as_ref().and_then(|read| read.as_ref().ok());
-        let name = presented.and_then(|credential| rules.sources.password_name(credential));
+        let name = presented.and_then(|credential| config.sources.password_name(credential));
         let method = name.map_or(NO_METHOD, |_| Method::Password.label());
-        let authenticated = self.judge.authenticate(&rules, request).await;
-        if let Err(denial) = &authenticated {
-            self.count_request(method, denial.reason.label());
+        let authenticated = self.decider.authenticate(&config, request).await;
+        if let Err(refusal) = &authenticated {
+            self.count_request(method, refusal.reason.label());
         }
         authenticated
     }
 
     /// Returns the user of the file that a Basic credential names; `None` for a token or an unknown name.
     pub fn claimed_user(&self, credential: &Credential) -> Option<Box<str>> {
-        let sources = &self.judge.config.load().sources;
+        let sources = &self.decider.config.load().sources;
         let name = sources.password_name(credential)?;
         let users = sources.users.as_ref().filter(|users| users.contains(name))?;
         Some(users.full_name(name).into())
@@ -130,30 +130,30 @@ impl Access {
     pub async fn authorize(&self, subject: &Subject, target: &Arc<Target>) -> Result<TunnelGrant, Refusal> {
         // The grant is registered before the review, so that a revocation during the review reaches the grant, too.
         let active = self.grants.get_or_insert(subject, target);
-        let decided = match self.judge.check(subject, target, ReviewMode::Login).await {
+        let decided = match self.decider.check(subject, target, ReviewMode::Login).await {
             Ok((reason, is_stale)) => {
                 if is_stale || subject.is_stale {
                     active.note_stale_approval();
                 }
                 Ok(TunnelGrant::new(active, reason))
             }
-            Err(NotAllowed::Denied(denial) | NotAllowed::DeniedLocally(denial)) => Err(denial),
+            Err(NotAllowed::Denied(refusal) | NotAllowed::DeniedLocally(refusal)) => Err(refusal),
             Err(NotAllowed::Unknown) => Err(RefusalReason::AuthorizationUnavailable.into()),
         };
         let denied = decided.as_ref().err();
-        let result = denied.map_or(ALLOWED, |denial: &Refusal| denial.reason.label());
+        let result = denied.map_or(ALLOWED, |refusal: &Refusal| refusal.reason.label());
         self.count_request(subject.user.method.label(), result);
         decided
     }
 
     fn count_request(&self, method: &'static str, result: &'static str) {
-        self.judge.metrics.requests.count([method, result]);
+        self.decider.metrics.requests.count([method, result]);
     }
 
     /// Rechecks the grants that a change in the cluster may have revoked, and revokes those of a user
     /// that was deleted.
     pub fn changed(&self, change: &Change) {
-        self.judge.reviews.changed(change);
+        self.decider.reviews.changed(change);
         match change {
             Change::Everywhere => self.grants.request_recheck_where(|_| true),
             Change::Namespace(name) => self
@@ -170,7 +170,7 @@ impl Access {
 
     /// Rechecks all passwords after a change of the file of users.
     pub fn users_changed(&self) {
-        self.judge.reviews.forget_verdicts();
+        self.decider.reviews.forget_verdicts();
         self.grants
             .request_recheck_where(|grant| grant.subject.user.method == Method::Password);
     }
@@ -179,7 +179,7 @@ impl Access {
     pub fn tickets_changed(&self) {
         let is_of_ticket = |subject: &Subject| subject.user.method == Method::Ticket;
         self.grants.request_recheck_where(|grant| {
-            is_of_ticket(&grant.subject) && !self.judge.has_same_ticket(&grant.subject, &grant.target)
+            is_of_ticket(&grant.subject) && !self.decider.has_same_ticket(&grant.subject, &grant.target)
         });
     }
 
@@ -196,7 +196,7 @@ impl Access {
             config,
             reviews,
             metrics,
-        } = &*self.judge;
+        } = &*self.decider;
         metrics
             .active_grants
             .set(i64::try_from(self.grants.len()).unwrap_or(i64::MAX));

@@ -119,7 +119,7 @@ mod tests {
             },
             ports: [2222, 22],
             endpoints: Endpoints::from(vec![address.parse().unwrap()]),
-            terms: TargetRules::default(),
+            rules: TargetRules::default(),
         }
     }
 
@@ -178,11 +178,11 @@ mod tests {
         );
         let mut moved = service("a", "x", "10.0.0.9:22");
         moved.ports = [22, 22];
-        moved.terms.limits.tunnel.upload = "1MiB/s".parse().unwrap();
+        moved.rules.limits.tunnel.upload = "1MiB/s".parse().unwrap();
         writer.apply([set(moved.clone()), Change::Remove(goes.id().clone())]);
         assert!(Arc::ptr_eq(&stays, &authorize(&allowlist, "x.a:22").unwrap()));
         assert_eq!(addresses(&stays), ["10.0.0.9:22".parse().unwrap()]);
-        assert_eq!(stays.limit(Direction::Upload).rate(), moved.terms.limits.tunnel.upload);
+        assert_eq!(stays.limit(Direction::Upload).rate(), moved.rules.limits.tunnel.upload);
         assert!(authorize(&allowlist, "x.a:2222").is_err());
         assert!(!is_revoked(&stays) && is_revoked(&goes));
         assert_eq!(allowlist.targets(), 1);
@@ -216,7 +216,7 @@ mod tests {
                 authorize(&allowlist, "a:22").unwrap().user_lists().as_deref(),
                 lists.as_ref()
             );
-            of_cluster.terms.user_lists = lists.clone().map(Arc::new);
+            of_cluster.rules.user_lists = lists.clone().map(Arc::new);
             writer.apply([set(of_cluster.clone())]);
             assert!(is_told());
             of_cluster.ports = [22, 23];

@@ -34,7 +34,7 @@ pub(crate) fn routes(
         remarks: remarks(Arc::clone(shared)),
         scrape: scrape(Arc::clone(shared)),
         scrape_networks: scrape_networks.clone(),
-        progress: progress(Arc::clone(shared)),
+        drain_status: drain_source(Arc::clone(shared)),
         drain_request: drain_request.clone(),
     };
     let permission = middleware::from_fn_with_state(scrape_networks.clone(), caller::only_scrapers);
@@ -84,7 +84,7 @@ fn remarks(shared: Arc<Shared>) -> Box<dyn Fn() -> String + Send + Sync> {
 }
 
 /// Returns the reader of the drain's state, for the page `/drain`.
-fn progress(shared: Arc<Shared>) -> Box<dyn Fn() -> DrainStatus + Send + Sync> {
+fn drain_source(shared: Arc<Shared>) -> Box<dyn Fn() -> DrainStatus + Send + Sync> {
     Box::new(move || DrainStatus {
         phase: shared.drain.phase().label().to_owned(),
         tunnels: shared.tunnels.taken(),

@@ -144,7 +144,7 @@ impl Metrics {
     /// Counts a TLS handshake.
     pub fn tls_accepted(&self, accepted: &tls::CompletedHandshake) {
         let resumed = if accepted.resumed { "true" } else { "false" };
-        self.tls_handshakes.count([accepted.peer.version, resumed]);
+        self.tls_handshakes.count([accepted.client.version, resumed]);
     }
 
     /// Sets the expiry of these certificates and the nextUpdate of these revocation lists, and removes the series of all

@@ -21,7 +21,7 @@ pub use self::listeners::BindError;
 use self::listeners::PublicPorts;
 pub use self::reload::LoadConfig;
 use self::reload::{Reload, keep_reloading};
-use crate::base::follow::{ReadFailure, Reads};
+use crate::base::follow::{ReadFailure, ReadPool};
 use crate::daemon::admin as admin_port;
 use crate::daemon::logging::Logs;
 use crate::daemon::readiness::{Condition, Readiness};
@@ -113,7 +113,7 @@ impl App {
     /// # Errors
     /// A fault of the configuration, a file that is not read within 10 s, or a port that cannot be bound.
     pub async fn start(load: LoadConfig, logs: Logs) -> Result<Self, StartError> {
-        let started = Reads::default().run(move || Startup::read(load)).await;
+        let started = ReadPool::default().run(move || Startup::read(load)).await;
         started.map_err(StartError::Unread)??.bind(logs)
     }
 

@@ -108,7 +108,7 @@ fn service(name: &str, address: SocketAddr, idle: Option<Duration>) -> ServiceTa
         },
         ports: [22, 22],
         endpoints: Endpoints::from(vec![address]),
-        terms: TargetRules {
+        rules: TargetRules {
             limits: TargetLimits {
                 caps: TargetCaps {
                     tunnels: NonZeroU32::new(1),

@@ -288,7 +288,7 @@ pub(in crate::anchor) const RESULTS: [&str; 5] = ["registered", "surplus", "refu
 pub(super) struct Backoff {
     failures: u32,
     surplus: u32,
-    told: String,
+    reported: String,
 }
 
 impl Backoff {
@@ -318,9 +318,9 @@ impl Backoff {
         };
         self.failures += 1;
         let sentence = chain(error);
-        if sentence != self.told {
+        if sentence != self.reported {
             warn!("cannot register: {}", printable(&sentence, MAX_CHARS));
-            self.told = sentence;
+            self.reported = sentence;
         }
         let pause = match error {
             ClientError::NoAnchors => UNKNOWN_PAUSE,

@@ -56,7 +56,7 @@ async fn answer(request: Request, replica: &CoveredReplica, coverage: &Coverage,
     let uri = &request.head.uri;
     let is_own = uri.authority().is_some_and(|authority| {
         let parsed = authority.as_str().parse();
-        parsed.is_ok_and(|asked: Authority| asked == *coverage.serves())
+        parsed.is_ok_and(|name: Authority| name == *coverage.serves())
     });
     let status = match (&request.head.method, uri.path()) {
         _ if !is_own => {

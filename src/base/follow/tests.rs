@@ -107,7 +107,7 @@ fn a_reading_that_hangs_delays_no_other_and_counts_no_more_after_it() {
 }
 
 /// Returns a reading that hangs until its release is dropped.
-async fn hang(reads: &Reads) -> mpsc::Sender<()> {
+async fn hang(reads: &ReadPool) -> mpsc::Sender<()> {
     let (release, held) = mpsc::channel::<()>();
     let (started, starts) = tokio::sync::oneshot::channel();
     let read = reads.run(move || {
@@ -124,7 +124,7 @@ async fn hang(reads: &Reads) -> mpsc::Sender<()> {
 
 #[tokio::test]
 async fn readings_that_hang_are_few() {
-    let reads = Reads::default();
+    let reads = ReadPool::default();
     let mut hung = Vec::new();
     for _ in 0..FEW_STUCK {
         hung.push(hang(&reads).await);

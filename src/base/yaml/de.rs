@@ -5,7 +5,7 @@
 //! [`forms`](super::forms) go on after a faulty item, so a file is read about as often as an item has keys.
 //!
 //! The result has the default for a faulty key, and lacks a faulty item of a list. Then the caller checks the rules
-//! that span several keys, and locates those findings by a [`Field`](super::field::Field).
+//! that span several keys, and locates those diagnostics by a [`Field`](super::field::Field).
 //!
 //! A type of the file is its own description:
 //! - A map is a struct with `#[derive(Deserialize)]`. An unknown key and a duplicate key are faults. Null is the same
@@ -37,8 +37,8 @@ use super::tree::{Entry, Node, Scalar, Value};
 use crate::base::values::{self, shown};
 
 /// Reads a file or a part of it. After a fault the result serves further checks only: faulty keys have defaults.
-pub(crate) fn read<T: DeserializeOwned + Default>(root: &mut Node, findings: &Diagnostics) -> T {
-    let max = findings.faults() + MAX_ERRORS;
+pub(crate) fn read<T: DeserializeOwned + Default>(root: &mut Node, diagnostics: &Diagnostics) -> T {
+    let max = diagnostics.faults() + MAX_ERRORS;
     let mut last = root.position;
     while root.value != Value::Faulty {
         let faults = match T::deserialize(&*root) {
@@ -47,19 +47,19 @@ pub(crate) fn read<T: DeserializeOwned + Default>(root: &mut Node, findings: &Di
         };
         for fault in faults {
             last = last.max(fault.position.unwrap_or(root.position));
-            if findings.faults() == max {
-                findings.fault(last, "", "too many errors: the others are not reported");
+            if diagnostics.faults() == max {
+                diagnostics.fault(last, "", "too many errors: the others are not reported");
                 root.value = Value::Faulty;
                 break;
             }
-            report(fault, root, findings);
+            report(fault, root, diagnostics);
         }
     }
     T::default()
 }
 
 /// Reports a fault of the tree, and marks the faulty value.
-fn report(fault: DeError, root: &mut Node, findings: &Diagnostics) {
+fn report(fault: DeError, root: &mut Node, diagnostics: &Diagnostics) {
     let position = fault.position.unwrap_or(root.position);
     match (node_at(root, &fault.steps).map(|node| &mut node.value), fault.missing) {
         // The struct requires this key. Its value has been reported as faulty.
@@ -78,7 +78,7 @@ fn report(fault: DeError, root: &mut Node, findings: &Diagnostics) {
         (Some(value), _) => *value = Value::Faulty,
         (None, _) => root.value = Value::Faulty,
     }
-    findings.fault(position, &fault.path, fault.message);
+    diagnostics.fault(position, &fault.path, fault.message);
 }
 
 fn has_faulty(value: &Value, key: &str) -> bool {
@@ -389,7 +389,7 @@ impl<'de> MapAccess<'de> for Keys<'de> {
     fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, DeErrors> {
         let (index, entry) = self.entry.take().ok_or_else(|| fault("a value without a key"))?;
         let read = seed.deserialize(&entry.value);
-        read.map_err(|fault| fault.below(index, &shown(&entry.key), entry.place_of_value()))
+        read.map_err(|fault| fault.below(index, &shown(&entry.key), entry.value_position()))
     }
 }
 

@@ -1,4 +1,4 @@
-//! The findings of a configuration: each has a severity, a position, a key and a message. The readers go on after a
+//! The diagnostics of a configuration: each has a severity, a position, a key and a message. The readers go on after a
 //! fault, so that a file's faults are reported at once; a YAML syntax error hides what follows it.
 
 use std::cell::{Cell, RefCell};
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::base::text::escaped;
 
-/// The weight of a finding.
+/// The weight of a diagnostic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
@@ -51,7 +51,7 @@ impl fmt::Display for Position {
     }
 }
 
-/// One finding of a configuration. Prints as `12:15: error: limits.tunnel.download: expected …`, and with `{:#}` without its
+/// One diagnostic of a configuration. Prints as `12:15: error: limits.tunnel.download: expected …`, and with `{:#}` without its
 /// severity.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Diagnostic {
@@ -59,7 +59,7 @@ pub struct Diagnostic {
     pub severity: Severity,
     /// Its place in the file; `None` where no text was read, and for a flag.
     pub position: Option<Position>,
-    /// The dotted path of the value, such as `allowlist.static[2].addresses[0]`; empty for a finding of no single value.
+    /// The dotted path of the value, such as `allowlist.static[2].addresses[0]`; empty for a diagnostic of no single value.
     pub key: String,
     /// The reason, and what was expected instead.
     pub message: String,
@@ -80,20 +80,20 @@ impl fmt::Display for Diagnostic {
     }
 }
 
-/// All findings of one configuration, in the order of their positions. Prints one a line, each with the file:
+/// All diagnostics of one configuration, in the order of their positions. Prints one a line, each with the file:
 /// `switchboard.yaml:12:15: error: limits.tunnel.download: expected …`.
 ///
-/// A refused configuration's report is its error: it has at least one finding of severity `Error`.
+/// A refused configuration's report is its error: it has at least one diagnostic of severity `Error`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
     file: Option<String>,
-    findings: Vec<Diagnostic>,
+    diagnostics: Vec<Diagnostic>,
 }
 
 impl Report {
     /// Creates the report of a file that cannot be read. `file`: its path.
     pub fn unreadable(file: &str, message: String) -> Self {
-        let finding = Diagnostic {
+        let diagnostic = Diagnostic {
             severity: Severity::Error,
             position: None,
             key: String::new(),
@@ -101,37 +101,39 @@ impl Report {
         };
         Self {
             file: Some(file.to_owned()),
-            findings: vec![finding],
+            diagnostics: vec![diagnostic],
         }
     }
 
     /// Returns the report without positions, as there was no file.
     pub(crate) fn without_positions(mut self) -> Self {
-        for finding in &mut self.findings {
-            finding.position = None;
+        for diagnostic in &mut self.diagnostics {
+            diagnostic.position = None;
         }
         self
     }
 
-    /// Returns the findings, first position first.
+    /// Returns the diagnostics, first position first.
     pub fn iter(&self) -> std::slice::Iter<'_, Diagnostic> {
-        self.findings.iter()
+        self.diagnostics.iter()
     }
 
-    /// Returns the findings as lines.
+    /// Returns the diagnostics as lines.
     pub fn lines(&self) -> impl Iterator<Item = String> {
-        self.iter().map(|finding| format!("{}{finding}", self.place(finding)))
+        self.iter()
+            .map(|diagnostic| format!("{}{diagnostic}", self.file_prefix(diagnostic)))
     }
 
-    /// Returns the findings as lines of a log, each with its severity, which is not in the text.
+    /// Returns the diagnostics as lines of a log, each with its severity, which is not in the text.
     pub fn log_lines(&self) -> impl Iterator<Item = (Severity, String)> {
-        let line = |finding: &Diagnostic| format!("{}{finding:#}", self.place(finding));
-        self.iter().map(move |finding| (finding.severity, line(finding)))
+        let line = |diagnostic: &Diagnostic| format!("{}{diagnostic:#}", self.file_prefix(diagnostic));
+        self.iter()
+            .map(move |diagnostic| (diagnostic.severity, line(diagnostic)))
     }
 
-    /// Returns the start of a finding's line: the file.
-    fn place(&self, finding: &Diagnostic) -> String {
-        let space = if finding.position.is_some() { "" } else { " " };
+    /// Returns the start of a diagnostic's line: the file.
+    fn file_prefix(&self, diagnostic: &Diagnostic) -> String {
+        let space = if diagnostic.position.is_some() { "" } else { " " };
         let file = self.file.as_ref();
         file.map(|file| format!("{}:{space}", escaped(file)))
             .unwrap_or_default()
@@ -139,19 +141,19 @@ impl Report {
 
     /// Returns the findings as an object with the keys `ok` and `findings`; docs/configuration.md describes it.
     pub fn json(&self) -> Value {
-        let finding = |finding: &Diagnostic| {
+        let object = |diagnostic: &Diagnostic| {
             json!({
-                "severity": finding.severity,
+                "severity": diagnostic.severity,
                 "file": self.file,
-                "line": finding.position.map(|position| position.line),
-                "column": finding.position.map(|position| position.column),
-                "key": finding.key,
-                "message": finding.message,
+                "line": diagnostic.position.map(|position| position.line),
+                "column": diagnostic.position.map(|position| position.column),
+                "key": diagnostic.key,
+                "message": diagnostic.message,
             })
         };
         json!({
-            "ok": self.iter().all(|finding| finding.severity != Severity::Error),
-            "findings": self.iter().map(finding).collect::<Vec<_>>(),
+            "ok": self.iter().all(|diagnostic| diagnostic.severity != Severity::Error),
+            "findings": self.iter().map(object).collect::<Vec<_>>(),
         })
     }
 }
@@ -170,10 +172,10 @@ impl fmt::Display for Report {
 
 impl std::error::Error for Report {}
 
-/// The findings so far while a file is read. Readers share the list and go on after a fault: none hides another.
+/// The diagnostics so far while a file is read. Readers share the list and go on after a fault: none hides another.
 #[derive(Debug)]
 pub(crate) struct Diagnostics {
-    found: RefCell<Vec<Diagnostic>>,
+    list: RefCell<Vec<Diagnostic>>,
     /// The number of errors among them.
     faults: Cell<usize>,
     /// The severity of an error that a process can run with, such as a missing file.
@@ -190,7 +192,7 @@ impl Diagnostics {
     /// Creates an empty list. `dispensable`: the severity of errors that a process can run with.
     pub(crate) fn with_dispensable(dispensable: Severity) -> Self {
         Self {
-            found: RefCell::default(),
+            list: RefCell::default(),
             faults: Cell::default(),
             dispensable,
         }
@@ -211,12 +213,12 @@ impl Diagnostics {
         self.push(Severity::Error, None, flag, message);
     }
 
-    /// Adds a finding.
+    /// Adds a diagnostic.
     pub(crate) fn push(&self, severity: Severity, position: Option<Position>, key: &str, message: String) {
         if severity == Severity::Error {
             self.faults.set(self.faults.get() + 1);
         }
-        self.found.borrow_mut().push(Diagnostic {
+        self.list.borrow_mut().push(Diagnostic {
             severity,
             position,
             key: key.to_owned(),
@@ -232,15 +234,15 @@ impl Diagnostics {
     /// Returns a value with its warnings and notes. `file`: the name that the lines begin with, if any.
     ///
     /// # Errors
-    /// The findings, if one of them is an error.
+    /// The diagnostics, if one of them is an error.
     pub(crate) fn finish<T>(self, file: Option<&str>, value: T) -> Result<(T, Report), Report> {
         let has_faults = self.faults() > 0;
-        let mut findings = self.found.into_inner();
-        // Stable: the findings of one position keep the order in which they were found.
-        findings.sort_by_key(|finding| finding.position);
+        let mut diagnostics = self.list.into_inner();
+        // Stable: the diagnostics of one position keep the order in which they were found.
+        diagnostics.sort_by_key(|diagnostic| diagnostic.position);
         let report = Report {
             file: file.map(str::to_owned),
-            findings,
+            diagnostics,
         };
         if has_faults { Err(report) } else { Ok((value, report)) }
     }
@@ -255,12 +257,12 @@ mod tests {
     }
 
     fn some() -> Diagnostics {
-        let findings = Diagnostics::default();
-        findings.fault(at(12, 3), "limits.tunnel.download", "too large");
-        findings.push(Severity::Warning, Some(at(3, 8)), "admin", "second".to_owned());
-        findings.push(Severity::Note, Some(at(3, 1)), "", "first".to_owned());
-        findings.push(Severity::Note, Some(at(3, 8)), "admin", "third".to_owned());
-        findings
+        let diagnostics = Diagnostics::default();
+        diagnostics.fault(at(12, 3), "limits.tunnel.download", "too large");
+        diagnostics.push(Severity::Warning, Some(at(3, 8)), "admin", "second".to_owned());
+        diagnostics.push(Severity::Note, Some(at(3, 1)), "", "first".to_owned());
+        diagnostics.push(Severity::Note, Some(at(3, 8)), "admin", "third".to_owned());
+        diagnostics
     }
 
     #[test]
@@ -286,10 +288,10 @@ mod tests {
     #[test]
     fn only_an_error_refuses_a_configuration() {
         assert!(some().finish(None, 1).is_err());
-        let findings = Diagnostics::default();
-        findings.push(Severity::Warning, Some(at(3, 8)), "admin", "odd".to_owned());
-        assert_eq!(findings.faults(), 0);
-        let (value, report) = findings.finish(None, 1).unwrap();
+        let diagnostics = Diagnostics::default();
+        diagnostics.push(Severity::Warning, Some(at(3, 8)), "admin", "odd".to_owned());
+        assert_eq!(diagnostics.faults(), 0);
+        let (value, report) = diagnostics.finish(None, 1).unwrap();
         assert_eq!((value, report.json()["ok"].as_bool()), (1, Some(true)));
         assert_eq!(report.without_positions().to_string(), "warning: admin: odd");
     }

@@ -1,4 +1,4 @@
-//! The place of a value in a file, for the findings that are made after the file was read.
+//! The place of a value in a file, for the diagnostics that are made after the file was read.
 
 use super::diagnostic::{Diagnostics, Position, Severity};
 use super::tree::{Entry, Node, Value};
@@ -11,17 +11,17 @@ pub(crate) struct Field<'a> {
     /// The position of a single value or of an item; otherwise that of the key.
     position: Position,
     value: &'a Value,
-    findings: &'a Diagnostics,
+    diagnostics: &'a Diagnostics,
 }
 
 impl<'a> Field<'a> {
     /// Creates the field of the whole file.
-    pub(crate) fn root(node: &'a Node, findings: &'a Diagnostics) -> Self {
+    pub(crate) fn root(node: &'a Node, diagnostics: &'a Diagnostics) -> Self {
         Self {
             path: String::new(),
             position: node.position,
             value: &node.value,
-            findings,
+            diagnostics,
         }
     }
 
@@ -38,9 +38,9 @@ impl<'a> Field<'a> {
                     "" => shown(name),
                     path => format!("{path}.{}", shown(name)),
                 },
-                position: entry.map_or(field.position, Entry::place_of_value),
+                position: entry.map_or(field.position, Entry::value_position),
                 value: entry.map_or(&Value::Null, |entry| &entry.value.value),
-                findings: field.findings,
+                diagnostics: field.diagnostics,
             }
         })
     }
@@ -57,7 +57,7 @@ impl<'a> Field<'a> {
             path: format!("{}[{index}]", self.path),
             position: item.position,
             value: &item.value,
-            findings: self.findings,
+            diagnostics: self.diagnostics,
         };
         sound.map(item).chain(itself)
     }
@@ -94,7 +94,7 @@ impl<'a> Field<'a> {
 
     /// Returns the number of faults in the file so far; warnings and notes do not count.
     pub(crate) fn faults(&self) -> usize {
-        self.findings.faults()
+        self.diagnostics.faults()
     }
 
     /// Reports a fault of this value: the configuration is refused.
@@ -110,12 +110,12 @@ impl<'a> Field<'a> {
     /// Reports a fault for which `check` refuses the configuration, and of which a process only warns, such as a missing
     /// file.
     pub(crate) fn dispensable_fault(&self, reason: impl Into<String>) {
-        self.report(self.findings.dispensable(), reason);
+        self.report(self.diagnostics.dispensable(), reason);
     }
 
     /// Reports a fault in `check` only. A process reports it whenever it reads the file that the value names.
     pub(crate) fn fault_of_a_check(&self, reason: impl Into<String>) {
-        if self.findings.dispensable() == Severity::Error {
+        if self.diagnostics.dispensable() == Severity::Error {
             self.fault(reason);
         }
     }
@@ -126,7 +126,7 @@ impl<'a> Field<'a> {
     }
 
     fn report(&self, severity: Severity, reason: impl Into<String>) {
-        self.findings
+        self.diagnostics
             .push(severity, Some(self.position), &self.path, reason.into());
     }
 }

@@ -78,7 +78,7 @@ pub(crate) struct Entry {
 
 impl Entry {
     /// Returns the position of a single value; of any other, that of its key.
-    pub(crate) fn place_of_value(&self) -> Position {
+    pub(crate) fn value_position(&self) -> Position {
         match self.value.value {
             Value::Text(_) => self.value.position,
             Value::Null | Value::Faulty | Value::List(_) | Value::Map(_) => self.position,
@@ -90,11 +90,11 @@ impl Entry {
 ///
 /// An empty document is a fault: most programs truncate a file before they write it, and a reload at that moment would
 /// remove every target.
-pub(crate) fn read(text: &str, findings: &Diagnostics) -> Option<Node> {
-    let roots = read_all(text, &CONFIGURATION, findings)?;
+pub(crate) fn read(text: &str, diagnostics: &Diagnostics) -> Option<Node> {
+    let roots = read_all(text, &CONFIGURATION, diagnostics)?;
     let root = roots.into_iter().next().filter(|root| root.value != Value::Null);
     if root.is_none() {
-        findings.fault(Position::START, "", EMPTY);
+        diagnostics.fault(Position::START, "", EMPTY);
     }
     root
 }
@@ -111,9 +111,9 @@ pub(crate) struct Bounds {
 }
 
 /// Reads the trees of all documents in `text`. `None` after a fault that ends the reading, such as a syntax error.
-pub(crate) fn read_all(text: &str, bounds: &Bounds, findings: &Diagnostics) -> Option<Vec<Node>> {
+pub(crate) fn read_all(text: &str, bounds: &Bounds, diagnostics: &Diagnostics) -> Option<Vec<Node>> {
     let mut builder = Builder {
-        findings,
+        diagnostics,
         bounds,
         roots: Vec::new(),
         open: Vec::new(),
@@ -125,7 +125,7 @@ pub(crate) fn read_all(text: &str, bounds: &Bounds, findings: &Diagnostics) -> O
             Ok(read) => read,
             Err(error) => {
                 let reason = format!("not YAML: {}", escaped(&error.info()));
-                findings.fault(position(error.marker()), "", reason);
+                diagnostics.fault(position(error.marker()), "", reason);
                 return None;
             }
         };
@@ -167,7 +167,7 @@ enum Step {
 }
 
 struct Builder<'a> {
-    findings: &'a Diagnostics,
+    diagnostics: &'a Diagnostics,
     bounds: &'a Bounds,
     /// The complete documents.
     roots: Vec<Node>,
@@ -275,7 +275,7 @@ impl Builder<'_> {
         let Some(node) = self.anchors.get(&anchor) else {
             // The parser has resolved the name, so the anchored node is still open and contains this alias.
             self.fault(position, "an alias inside the value that it refers to");
-            return self.place(Node {
+            return self.add(Node {
                 position,
                 value: Value::Null,
             });
@@ -286,7 +286,7 @@ impl Builder<'_> {
             return self.too_heavy(position);
         }
         let value = node.value.clone();
-        self.place(Node { position, value })
+        self.add(Node { position, value })
     }
 
     /// Stores a complete node under its anchor, and adds it to the list or map that contains it.
@@ -303,10 +303,10 @@ impl Builder<'_> {
         if anchor != 0 {
             self.anchors.insert(anchor, node.clone());
         }
-        self.place(node)
+        self.add(node)
     }
 
-    fn place(&mut self, node: Node) -> Step {
+    fn add(&mut self, node: Node) -> Step {
         let Some(open) = self.open.last_mut() else {
             self.roots.push(node);
             return Step::Continue;
@@ -318,7 +318,7 @@ impl Builder<'_> {
                 *expected = match (std::mem::replace(expected, NextNode::Key), value) {
                     (NextNode::Key, Value::Text(key)) => NextNode::ValueOf(key.text, position),
                     (NextNode::Key, Value::Null | Value::Faulty | Value::List(_) | Value::Map(_)) => {
-                        self.findings.fault(position, "", "a key must be a name");
+                        self.diagnostics.fault(position, "", "a key must be a name");
                         NextNode::Ignored
                     }
                     (NextNode::ValueOf(key, at), value) => {
@@ -348,7 +348,7 @@ impl Builder<'_> {
     }
 
     fn fault(&self, position: Position, reason: &str) {
-        self.findings.fault(position, "", reason);
+        self.diagnostics.fault(position, "", reason);
     }
 }
 
@@ -405,11 +405,11 @@ mod tests {
     }
 
     fn outcome(text: &str) -> String {
-        let findings = Diagnostics::default();
-        let tree = read(text, &findings)
+        let diagnostics = Diagnostics::default();
+        let tree = read(text, &diagnostics)
             .map(|root| printed(&root.value))
             .unwrap_or_default();
-        match findings.finish(None, ()) {
+        match diagnostics.finish(None, ()) {
             Ok(_) => tree,
             Err(report) => format!("{tree} ! {report}"),
         }

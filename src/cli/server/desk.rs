@@ -21,7 +21,7 @@ pub(crate) struct Desk {
     #[arg(long)]
     open: bool,
     #[command(flatten)]
-    reach: ReplicaFlags,
+    replicas: ReplicaFlags,
 }
 
 /// Serves the page until SIGINT or SIGTERM.
@@ -31,7 +31,7 @@ pub(crate) fn desk(options: Desk) -> anyhow::Result<ExitCode> {
 
 async fn serve(options: Desk) -> anyhow::Result<ExitCode> {
     let stopped = stopped()?;
-    let desk = desk::Desk::start(options.listen, options.reach.replicas()?)?;
+    let desk = desk::Desk::start(options.listen, options.replicas.replicas()?)?;
     // The address is the output of the program.
     print(format!("{}\n", desk.url))?;
     to_stderr(

@@ -19,13 +19,13 @@ pub(crate) fn drain(options: &Options) -> anyhow::Result<ExitCode> {
     Ok(code)
 }
 
-fn describe(progress: &DrainStatus) -> String {
+fn describe(status: &DrainStatus) -> String {
     let DrainStatus {
         phase,
         tunnels,
         resumable,
         connections,
-    } = progress;
+    } = status;
     let resumable = match resumable {
         None | Some(0) => String::new(),
         Some(resumable) => format!(" ({resumable} resumable)"),

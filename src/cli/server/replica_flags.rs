@@ -48,13 +48,13 @@ pub(crate) struct Replies {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    reach: ReplicaFlags,
+    replicas: ReplicaFlags,
 }
 
 impl Replies {
     /// Returns the replicas that the arguments name.
     pub(crate) fn replicas(&self) -> anyhow::Result<Replicas> {
-        self.reach.replicas()
+        self.replicas.replicas()
     }
 
     /// Prints a value as JSON, or the text that says the same.

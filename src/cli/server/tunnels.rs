@@ -186,17 +186,17 @@ async fn list_tunnels(replicas: &Replicas, query: &Query) -> anyhow::Result<Merg
 }
 
 /// Returns the line below the table: how many tunnels are open, and how many of those shown a restart moves or cuts.
-fn summary(listed: &MergedList<Tunnel>) -> String {
-    let answering = listed.replicas.iter().filter(|state| state.answers()).count();
-    let (shown, total) = (listed.items.len(), listed.total);
-    let resumable = listed.items.iter().filter(|row| row.item.is_resumable).count();
+fn summary(list: &MergedList<Tunnel>) -> String {
+    let answering = list.replicas.iter().filter(|state| state.answers()).count();
+    let (shown, total) = (list.items.len(), list.total);
+    let resumable = list.items.iter().filter(|row| row.item.is_resumable).count();
     let part = match shown < total {
         true => format!("; of the {shown} shown"),
         false => ":".to_owned(),
     };
     format!(
         "{total} tunnels on {answering} of {} replicas{part} a restart moves {resumable} and cuts {}\n",
-        listed.replicas.len(),
+        list.replicas.len(),
         shown - resumable
     )
 }
@@ -270,14 +270,16 @@ async fn close_asked(options: ChangeSelection, is_move: bool, refused_for: Optio
     for selection in &selections {
         ended.add(replicas.close(selection, &closing).await?);
     }
-    options.replies.print(&ended, || said(&ended, done, &listed))?;
+    options
+        .replies
+        .print(&ended, || describe_changes(&ended, done, &listed))?;
     Ok(status_unless_none(ended.changed.is_empty(), &ended.replicas, not_found))
 }
 
 /// Returns a line for each tunnel that was closed or moved.
-fn said(ended: &replicas::ClosedTunnels, verb: &str, listed: &MergedList<Tunnel>) -> String {
-    let lines = ended.changed.iter().map(|row| {
-        let known = listed
+fn describe_changes(closed: &replicas::ClosedTunnels, verb: &str, list: &MergedList<Tunnel>) -> String {
+    let lines = closed.changed.iter().map(|row| {
+        let known = list
             .items
             .iter()
             .find(|known| known.item.tunnel_id == row.item.tunnel_id);

@@ -342,7 +342,7 @@ mod tests {
 
     struct Home {
         folder: tempfile::TempDir,
-        place: ConfigPaths,
+        paths: ConfigPaths,
     }
 
     impl Home {
@@ -351,7 +351,7 @@ mod tests {
             let config = folder.path().join(".ssh/config");
             Self {
                 folder,
-                place: ConfigPaths {
+                paths: ConfigPaths {
                     config,
                     is_default: true,
                 },
@@ -361,25 +361,25 @@ mod tests {
         fn with(text: &[u8]) -> Self {
             let home = Self::new();
             fs::create_dir(home.folder.path().join(".ssh")).unwrap();
-            fs::write(&home.place.config, text).unwrap();
+            fs::write(&home.paths.config, text).unwrap();
             home
         }
 
         fn install(&self, name: &str, block: &str) -> usize {
-            self.place.install(&[name.to_owned()], block, false).unwrap().len()
+            self.paths.install(&[name.to_owned()], block, false).unwrap().len()
         }
 
         fn remove(&self, name: &str) -> usize {
-            self.place.remove(&[name.to_owned()]).unwrap().len()
+            self.paths.remove(&[name.to_owned()]).unwrap().len()
         }
 
         fn bytes(&self) -> Vec<u8> {
-            fs::read(&self.place.config).unwrap()
+            fs::read(&self.paths.config).unwrap()
         }
 
         /// The names of the folder of blocks.
         fn files(&self) -> Vec<String> {
-            let entries = fs::read_dir(self.place.folder()).into_iter().flatten();
+            let entries = fs::read_dir(self.paths.folder()).into_iter().flatten();
             let mut names: Vec<_> = entries
                 .map(|entry| entry.unwrap().file_name().into_string().unwrap())
                 .collect();
@@ -422,14 +422,14 @@ mod tests {
             assert_eq!(home.files(), ["997003,Host,+.a.conf"]);
             assert_eq!(home.install("*.a", "Host *.a\n"), 0);
             assert_eq!(home.install("*.a", "Host *.a\n    Port 2\n"), 1);
-            let written = fs::read_to_string(home.place.folder().join("997003,Host,+.a.conf")).unwrap();
+            let written = fs::read_to_string(home.paths.folder().join("997003,Host,+.a.conf")).unwrap();
             assert_eq!(written, format!("{HEADER}Host *.a\n    Port 2\n"));
             assert_eq!(home.install("b", "Host b\n"), 1);
             assert_eq!(home.remove("*.a"), 1);
             assert_ne!(home.bytes(), before, "one is left");
             assert_eq!(home.remove("b"), 2);
             assert_eq!(home.bytes(), before);
-            assert!(!home.place.folder().exists());
+            assert!(!home.paths.folder().exists());
             assert_eq!(home.remove("b"), 0);
             let left = fs::read_dir(home.folder.path().join(".ssh")).unwrap();
             assert_eq!(left.count(), 1, "nothing is left beside the file");
@@ -453,13 +453,13 @@ mod tests {
         ] {
             let [narrow, wide] = [narrow, wide].map(|title| title.split(' ').map(str::to_owned).collect::<Vec<_>>());
             let home = Home::new();
-            let [one, other] = [&narrow, &wide].map(|names| home.place.file(names).unwrap());
+            let [one, other] = [&narrow, &wide].map(|names| home.paths.file(names).unwrap());
             assert!(one < other, "{one:?} {other:?}");
             // And in the user's file, in each order.
             for order in [[&narrow, &wide], [&wide, &narrow]] {
                 let home = Home::with(b"User x\n");
                 for names in order {
-                    home.place.install(names, "Host y\n", true).unwrap();
+                    home.paths.install(names, "Host y\n", true).unwrap();
                 }
                 let text = String::from_utf8(home.bytes()).unwrap();
                 let place = |names: &[String]| text.find(&format!("{BEGIN}{}\n", names.join(" "))).unwrap();
@@ -477,7 +477,7 @@ mod tests {
             b"# caf\xe9\nUser=x\n",
         ] {
             let home = Home::with(before);
-            let inline = |names: &str, block: &str| home.place.install(&[names.to_owned()], block, true).unwrap().len();
+            let inline = |names: &str, block: &str| home.paths.install(&[names.to_owned()], block, true).unwrap().len();
             assert_eq!(inline("*.a", "Host *.a\n"), 1);
             let text = |block: &str| format!("{BEGIN}*.a\n{block}Host *\n{END}*.a\n");
             assert_eq!(home.bytes(), [text("Host *.a\n").as_bytes(), before].concat());
@@ -517,12 +517,12 @@ mod tests {
         }
         let home = Home::with(b"Host b\n");
         home.install("a", "Host a\n");
-        fs::write(home.place.folder().join("mine.conf"), "Host c\n").unwrap();
+        fs::write(home.paths.folder().join("mine.conf"), "Host c\n").unwrap();
         assert_eq!(home.remove("a"), 1);
         assert_eq!(home.files(), ["mine.conf"]);
         assert!(home.bytes().starts_with(OURS.as_bytes()));
         // The folder is gone: ours is an Include of nothing.
-        fs::remove_dir_all(home.place.folder()).unwrap();
+        fs::remove_dir_all(home.paths.folder()).unwrap();
         assert_eq!(home.remove("a"), 1);
         assert_eq!(home.bytes(), b"Host b\n");
     }
@@ -535,7 +535,7 @@ mod tests {
         ];
         for name in names {
             let names = ["x".to_owned(), name.to_owned()];
-            assert!(!home.place.install(&names, "y", false).unwrap().is_empty());
+            assert!(!home.paths.install(&names, "y", false).unwrap().is_empty());
             home.install(name, "x");
         }
         let files = home.files();
@@ -547,8 +547,8 @@ mod tests {
             "{files:?}"
         );
         for name in ["", "../a", "a/b", "/etc/x", "a b", "a\\b", "a\0", "-a"] {
-            home.place.install(&[name.to_owned()], "x", false).unwrap_err();
-            home.place.remove(&[name.to_owned()]).unwrap_err();
+            home.paths.install(&[name.to_owned()], "x", false).unwrap_err();
+            home.paths.remove(&[name.to_owned()]).unwrap_err();
         }
         assert_eq!(home.files(), files);
     }
@@ -559,13 +559,13 @@ mod tests {
         assert_eq!(home.install("a", "Host a\n"), 2);
         let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o777;
         assert_eq!(mode(&home.folder.path().join(".ssh")), 0o700);
-        assert_eq!(mode(&home.place.folder()), 0o700);
-        assert_eq!(mode(&home.place.config), 0o600);
-        assert_eq!(mode(&home.place.folder().join("998001,Host,a.conf")), 0o600);
+        assert_eq!(mode(&home.paths.folder()), 0o700);
+        assert_eq!(mode(&home.paths.config), 0o600);
+        assert_eq!(mode(&home.paths.folder().join("998001,Host,a.conf")), 0o600);
         // But not the home itself.
         let absent = home.folder.path().join("absent");
-        home.place.config = absent.join(".ssh/config");
-        let error = home.place.install(&["a".to_owned()], "x", false).unwrap_err();
+        home.paths.config = absent.join(".ssh/config");
+        let error = home.paths.install(&["a".to_owned()], "x", false).unwrap_err();
         let folder = absent.join(".ssh");
         assert_eq!(
             error.to_string(),
@@ -580,7 +580,7 @@ mod tests {
     fn ten_writers_at_once_lose_no_block() {
         for round in 0..20 {
             let home = Home::with(b"Host b\n");
-            let write = |name: String| home.place.install(&[name], "Host x\n", false).unwrap();
+            let write = |name: String| home.paths.install(&[name], "Host x\n", false).unwrap();
             thread::scope(|scope| {
                 (0..10).for_each(|number| drop(scope.spawn(move || write(format!("a{number}")))));
             });
@@ -590,7 +590,7 @@ mod tests {
             thread::scope(|scope| {
                 for number in 0..10 {
                     let name = format!("a{number}");
-                    scope.spawn(|| home.place.remove(&[name]).unwrap());
+                    scope.spawn(|| home.paths.remove(&[name]).unwrap());
                 }
                 scope.spawn(|| write("c".to_owned()));
             });
@@ -604,8 +604,8 @@ mod tests {
     #[test]
     fn extended_attributes_stay() {
         let home = Home::with(b"Host b\n");
-        let note = |value: &mut [u8]| rustix::fs::getxattr(&home.place.config, "user.note", value);
-        let (path, flags) = (&home.place.config, rustix::fs::XattrFlags::empty());
+        let note = |value: &mut [u8]| rustix::fs::getxattr(&home.paths.config, "user.note", value);
+        let (path, flags) = (&home.paths.config, rustix::fs::XattrFlags::empty());
         rustix::fs::setxattr(path, "user.note", b"mine", flags).unwrap();
         assert_eq!(home.install("a", "Host a\n"), 2);
         let mut value = [0; 9];
@@ -619,10 +619,10 @@ mod tests {
         let real = home.folder.path().join("dotfiles");
         fs::write(&real, "Host b\n").unwrap();
         fs::set_permissions(&real, fs::Permissions::from_mode(0o640)).unwrap();
-        fs::remove_file(&home.place.config).unwrap();
-        symlink("../dotfiles", &home.place.config).unwrap();
+        fs::remove_file(&home.paths.config).unwrap();
+        symlink("../dotfiles", &home.paths.config).unwrap();
         assert_eq!(home.install("a", "Host a\n"), 2);
-        assert!(home.place.config.is_symlink());
+        assert!(home.paths.config.is_symlink());
         assert_eq!(fs::metadata(&real).unwrap().mode() & 0o777, 0o640);
         let written = fs::read_to_string(&real).unwrap();
         assert_eq!(written, format!("{OURS}\n{INCLUDE}\nHost b\n"));
@@ -636,10 +636,10 @@ mod tests {
         }];
         for damage in damages {
             let home = Home::with(b"");
-            fs::remove_file(&home.place.config).unwrap();
-            damage(&home.place.config);
-            home.place.install(&["a".to_owned()], "Host a\n", false).unwrap_err();
-            assert!(home.place.config.is_symlink() || home.place.config.is_dir());
+            fs::remove_file(&home.paths.config).unwrap();
+            damage(&home.paths.config);
+            home.paths.install(&["a".to_owned()], "Host a\n", false).unwrap_err();
+            assert!(home.paths.config.is_symlink() || home.paths.config.is_dir());
         }
     }
 
@@ -648,15 +648,15 @@ mod tests {
         let home = Home::new();
         let folder = home.folder.path().join("A User");
         fs::create_dir(&folder).unwrap();
-        let place = ConfigPaths {
+        let paths = ConfigPaths {
             config: folder.join("other"),
             is_default: false,
         };
         let names = ["a".to_owned()];
-        assert_eq!(place.install(&names, "Host a\n", false).unwrap().len(), 2);
-        assert_eq!(place.install(&names, "Host a\n", false).unwrap().len(), 0);
+        assert_eq!(paths.install(&names, "Host a\n", false).unwrap().len(), 2);
+        assert_eq!(paths.install(&names, "Host a\n", false).unwrap().len(), 0);
         let lines = format!("{OURS}\nInclude \"{}/switchboard.d/*.conf\"\n", folder.display());
-        assert_eq!(fs::read_to_string(&place.config).unwrap(), lines);
+        assert_eq!(fs::read_to_string(&paths.config).unwrap(), lines);
         let place = ConfigPaths {
             config: home.folder.path().join("50%/other"),
             is_default: false,

@@ -32,7 +32,7 @@ pub struct Handlers {
     /// The peers that may read it.
     pub scrape_networks: ScrapeNetworks,
     /// The answer of `/drain`.
-    pub progress: Box<dyn Fn() -> DrainStatus + Send + Sync>,
+    pub drain_status: Box<dyn Fn() -> DrainStatus + Send + Sync>,
     /// Cancelled by a POST to `/drain`.
     pub drain_request: CancellationToken,
 }
@@ -89,7 +89,7 @@ pub(super) fn router(handlers: Handlers) -> Router {
         .route("/metrics", get(metrics).route_layer(permission))
         .route("/livez", get(async || text(StatusCode::OK, "ok\n")))
         .route("/readyz", get(readyz))
-        .route("/drain", get(progress).post(begin_drain))
+        .route("/drain", get(drain_status).post(begin_drain))
         .with_state(Arc::new(Pages { handlers, last }))
 }
 
@@ -120,8 +120,8 @@ async fn readyz(State(pages): State<Arc<Pages>>, RawQuery(query): RawQuery) -> R
     text(status, page)
 }
 
-async fn progress(State(pages): State<Arc<Pages>>) -> Response {
-    page_of(&(pages.handlers.progress)(), StatusCode::OK)
+async fn drain_status(State(pages): State<Arc<Pages>>) -> Response {
+    page_of(&(pages.handlers.drain_status)(), StatusCode::OK)
 }
 
 async fn begin_drain(
@@ -132,15 +132,15 @@ async fn begin_drain(
     match caller.require_local_caller(&fields) {
         Ok(()) => {
             pages.handlers.drain_request.cancel();
-            page_of(&(pages.handlers.progress)(), StatusCode::ACCEPTED)
+            page_of(&(pages.handlers.drain_status)(), StatusCode::ACCEPTED)
         }
         Err(reason) => text(StatusCode::FORBIDDEN, format!("{reason}\n")),
     }
 }
 
-fn page_of(progress: &DrainStatus, status: StatusCode) -> Response {
+fn page_of(drain: &DrainStatus, status: StatusCode) -> Response {
     // Serializing strings and numbers does not fail.
-    let mut page = serde_json::to_string(progress).unwrap_or_default();
+    let mut page = serde_json::to_string(drain).unwrap_or_default();
     page.push('\n');
     (status, [(CONTENT_TYPE, "application/json")], page).into_response()
 }

@@ -16,7 +16,7 @@ fn handlers(readiness: &Readiness) -> Handlers {
         remarks: Box::new(String::new),
         scrape: Box::new(|| "a_metric 1\n".to_owned()),
         scrape_networks: None,
-        progress: Box::new(|| DrainStatus {
+        drain_status: Box::new(|| DrainStatus {
             phase: "serving".to_owned(),
             tunnels: 1,
             resumable: Some(0),

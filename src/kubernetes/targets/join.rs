@@ -342,7 +342,7 @@ impl ClusterObjects {
             id: target_id(key),
             ports: [port.number, self.rules.options.alias_port],
             endpoints,
-            terms: TargetRules {
+            rules: TargetRules {
                 limits: effective_limits(&service.annotations, &self.rules.limits),
                 allowed_clients: service.annotations.allowed_clients.clone(),
                 user_lists: service.annotations.user_lists.as_deref().cloned().map(Arc::new),
@@ -356,18 +356,18 @@ impl ClusterObjects {
     /// Returns the target of each pod of a listed Service that has a name of its own, by that name. It has the Service's
     /// rules, and limits of its own; it exists while it runs, so there is nothing to wake.
     fn pods(&self, key: &Key, target: &ServiceTarget) -> BTreeMap<Box<str>, ServiceTarget> {
-        let (Some((service, port)), None) = (self.eligible(key), &target.terms.dials_in) else {
+        let (Some((service, port)), None) = (self.eligible(key), &target.rules.dials_in) else {
             return BTreeMap::new();
         };
         let slices = self.services.get(key).map_or(&[][..], |entry| &entry.slices);
-        let mut terms = target.terms.clone();
-        terms.workloads.wake = None;
+        let mut rules = target.rules.clone();
+        rules.workloads.wake = None;
         let pods = endpoints::of_pods(slices).into_iter().map(|(pod, slices)| {
             let target = ServiceTarget {
                 id: pod_id(key, &pod),
                 ports: target.ports,
                 endpoints: endpoints::select(service, port, &slices, &self.rules.guards).endpoints,
-                terms: terms.clone(),
+                rules: rules.clone(),
             };
             (pod, target)
         });

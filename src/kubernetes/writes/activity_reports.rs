@@ -45,7 +45,7 @@ impl ActivityReports {
             ticks.tick().await;
             reports.retain(|_, report| report.at.elapsed() < REMEMBERED);
             for target in self.writer.targets() {
-                let terms = target.terms();
+                let terms = target.rules();
                 let (Some(notebook), Some(activity)) = (&terms.workloads.report_activity, target.last_activity())
                 else {
                     continue;

@@ -88,11 +88,11 @@ impl CrlVersion {
 /// # Errors
 /// The line of a list, and why it is unclear whether it counts.
 pub(super) fn choose(lists: Vec<Crl>) -> Result<SelectedCrls, (usize, String)> {
-    let mut chosen = SelectedCrls::default();
+    let mut crls = SelectedCrls::default();
     for list in lists {
-        let rival = chosen.lists.iter_mut().find(|other| other.scope == list.scope);
+        let rival = crls.lists.iter_mut().find(|other| other.scope == list.scope);
         let Some(rival) = rival else {
-            chosen.lists.push(list);
+            crls.lists.push(list);
             continue;
         };
         if rival.der == list.der {
@@ -102,9 +102,9 @@ pub(super) fn choose(lists: Vec<Crl>) -> Result<SelectedCrls, (usize, String)> {
             Some(Ordering::Greater) => {
                 let line = list.line;
                 let old = std::mem::replace(rival, list);
-                chosen.replaced.push((old, line));
+                crls.replaced.push((old, line));
             }
-            Some(_) => chosen.replaced.push((list, rival.line)),
+            Some(_) => crls.replaced.push((list, rival.line)),
             None => {
                 let reason = format!(
                     "this list and the one in line {} are of the same authority, {}, and their CRL numbers and dates do \
@@ -115,10 +115,9 @@ pub(super) fn choose(lists: Vec<Crl>) -> Result<SelectedCrls, (usize, String)> {
             }
         }
     }
-    chosen
-        .lists
+    crls.lists
         .sort_by_cached_key(|list| Reverse((list.version.this_update, list.version.number.clone())));
-    Ok(chosen)
+    Ok(crls)
 }
 
 const ISSUING_DISTRIBUTION_POINT: &str = "2.5.29.28";
@@ -159,14 +158,10 @@ mod tests {
         Crl::parse(usize::try_from(number).unwrap(), der).unwrap()
     }
 
-    fn lines(chosen: &SelectedCrls) -> (Vec<usize>, Vec<(usize, usize)>) {
+    fn lines(crls: &SelectedCrls) -> (Vec<usize>, Vec<(usize, usize)>) {
         (
-            chosen.lists.iter().map(|list| list.line).collect(),
-            chosen
-                .replaced
-                .iter()
-                .map(|(list, newer)| (list.line, *newer))
-                .collect(),
+            crls.lists.iter().map(|list| list.line).collect(),
+            crls.replaced.iter().map(|(list, newer)| (list.line, *newer)).collect(),
         )
     }
 
@@ -188,8 +183,8 @@ mod tests {
             // Issued on one day.
             (vec![of(1, 2020), of(2, 2020)], (vec![2], vec![(1, 2)])),
         ] {
-            let chosen = choose(lists).unwrap();
-            assert_eq!(lines(&chosen), expected);
+            let crls = choose(lists).unwrap();
+            assert_eq!(lines(&crls), expected);
         }
         let same = of(1, 2020);
         assert_eq!(lines(&choose(vec![same.clone(), same]).unwrap()), (vec![1], vec![]));

@@ -28,7 +28,7 @@ pub enum TlsFile {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileError {
     /// The file, by its key.
-    pub part: TlsFile,
+    pub file: TlsFile,
     /// Its path.
     pub path: PathBuf,
     /// The reason.
@@ -36,9 +36,9 @@ pub struct FileError {
 }
 
 impl FileError {
-    pub(super) fn of_the_system(reason: String) -> Self {
+    pub(super) fn from_system(reason: String) -> Self {
         Self {
-            part: TlsFile::None,
+            file: TlsFile::None,
             path: PathBuf::new(),
             reason,
         }
@@ -47,7 +47,7 @@ impl FileError {
 
 impl fmt::Display for FileError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.part {
+        match self.file {
             TlsFile::None => f.write_str(&self.reason),
             TlsFile::Certificate(_) | TlsFile::Key(_) | TlsFile::ClientCa | TlsFile::Crl => {
                 write!(f, "{}: {}", self.path.display(), self.reason)
@@ -79,7 +79,7 @@ impl FileContents {
             let cert = PemFile::read(TlsFile::Certificate(index), &paths.cert)?;
             Ok((cert, PemFile::read(TlsFile::Key(index), &paths.key)?))
         });
-        let read = |part, path: &Option<PathBuf>| path.as_deref().map(|path| PemFile::read(part, path)).transpose();
+        let read = |file, path: &Option<PathBuf>| path.as_deref().map(|path| PemFile::read(file, path)).transpose();
         Ok(Self {
             pairs: pairs.collect::<Result<_, String>>()?,
             client_ca: read(TlsFile::ClientCa, &settings.client_ca)?,
@@ -91,21 +91,21 @@ impl FileContents {
 /// One of the files, and what was read of it.
 #[derive(Debug, Hash)]
 pub(super) struct PemFile {
-    part: TlsFile,
+    file: TlsFile,
     pub(super) path: PathBuf,
     /// The contents, or the reason why there are none.
     bytes: Bytes,
 }
 
 impl PemFile {
-    fn read(part: TlsFile, path: &Path) -> Result<Self, String> {
+    fn read(file: TlsFile, path: &Path) -> Result<Self, String> {
         let (bytes, path) = (file::read_unless_short(path, MAX_PEM_BYTES)?, path.to_owned());
-        Ok(Self { part, path, bytes })
+        Ok(Self { file, path, bytes })
     }
 
     pub(super) fn fault(&self, reason: impl Into<String>) -> FileError {
         FileError {
-            part: self.part,
+            file: self.file,
             path: self.path.clone(),
             reason: reason.into(),
         }

@@ -19,9 +19,9 @@ use crate::net::x509::CertificateNames;
 #[derive(Debug)]
 pub struct CompletedHandshake {
     /// The session.
-    pub session: TlsStream,
+    pub stream: TlsStream,
     /// The client.
-    pub peer: Arc<ClientTls>,
+    pub client: Arc<ClientTls>,
     /// True if it resumed an earlier session.
     pub resumed: bool,
     /// True if ALPN chose HTTP/2; otherwise it is HTTP/1.
@@ -120,11 +120,11 @@ impl FailureCause {
 
     fn from_error(error: &io::Error) -> Self {
         let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>());
-        inner.map_or(Self::ClientLeft, Self::of_tls)
+        inner.map_or(Self::ClientLeft, Self::from_tls)
     }
 
     #[expect(clippy::wildcard_enum_match_arm, reason = "the enums are rustls's, and grow")]
-    pub(super) fn of_tls(error: &Error) -> Self {
+    pub(super) fn from_tls(error: &Error) -> Self {
         match error {
             Error::InvalidMessage(_) => Self::NotTls,
             Error::PeerIncompatible(_) => Self::Incompatible,
@@ -165,25 +165,25 @@ pub(super) async fn accept(
     let Some(Ok(connection)) = config.map(ServerConnection::new) else {
         return Err(HandshakeFailure { cause, stream });
     };
-    let mut session = TlsStream::new(stream, connection, read);
+    let mut tls_stream = TlsStream::new(stream, connection, read);
     let all = async {
-        while !poll_fn(|context| session.poll_handshake(context)).await? {}
+        while !poll_fn(|context| tls_stream.poll_handshake(context)).await? {}
         io::Result::Ok(())
     };
     let cause = match timeout_at(deadline, all).await {
-        Ok(Ok(())) => return Ok(accepted(session)),
+        Ok(Ok(())) => return Ok(accepted(tls_stream)),
         Ok(Err(error)) => FailureCause::from_error(&error),
         Err(_) => FailureCause::Timeout,
     };
-    let stream = session.into_stream();
+    let stream = tls_stream.into_stream();
     Err(HandshakeFailure { cause, stream })
 }
 
-fn accepted(mut session: TlsStream) -> CompletedHandshake {
-    let connection = session.connection();
+fn accepted(mut stream: TlsStream) -> CompletedHandshake {
+    let connection = stream.connection();
     let certificates = connection.peer_certificates().unwrap_or_default();
     let http2 = connection.alpn_protocol() == Some(b"h2");
-    let peer = ClientTls {
+    let client = ClientTls {
         version: match connection.protocol_version() {
             Some(ProtocolVersion::TLSv1_2) => "1.2",
             _ => "1.3",
@@ -194,9 +194,9 @@ fn accepted(mut session: TlsStream) -> CompletedHandshake {
         certificates: certificates.to_vec(),
     };
     CompletedHandshake {
-        peer: Arc::new(peer),
+        client: Arc::new(client),
         resumed: connection.handshake_kind() == Some(HandshakeKind::Resumed),
         http2,
-        session,
+        stream,
     }
 }

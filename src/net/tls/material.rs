@@ -26,7 +26,7 @@ pub(super) struct Material {
     pub(super) expiries: Vec<(String, i64)>,
     /// The name of each authority with a revocation list, and its earliest nextUpdate, in seconds since 1970.
     pub(super) next_updates: Vec<(String, i64)>,
-    pub(super) cautions: Vec<FileWarning>,
+    pub(super) warnings: Vec<FileWarning>,
 }
 
 impl Material {
@@ -37,7 +37,7 @@ impl Material {
                 Ok((certified, chain)) => {
                     material.certificates.push((Arc::new(certified), chain.names));
                     material.expiries.push(chain.expiry);
-                    material.cautions.extend(chain.cautions);
+                    material.warnings.extend(chain.warnings);
                 }
                 Err(found) => faults.extend(found),
             }
@@ -46,7 +46,7 @@ impl Material {
             && settings.client_auth != ClientAuth::Off
         {
             let files = (authorities, contents.crl.as_ref());
-            match verifier::client_verifier(settings, files, provider(), &mut material.cautions) {
+            match verifier::client_verifier(settings, files, provider(), &mut material.warnings) {
                 Ok((verifier, next_updates)) => {
                     material.verifier = Some(verifier);
                     material.next_updates = next_updates;

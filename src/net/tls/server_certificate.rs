@@ -21,7 +21,7 @@ pub(super) struct Chain {
     pub(super) names: Vec<Box<str>>,
     /// The path of their file, as in the configuration, and the earliest end of one of them, in seconds since 1970.
     pub(super) expiry: (String, i64),
-    pub(super) cautions: Vec<FileWarning>,
+    pub(super) warnings: Vec<FileWarning>,
 }
 
 /// Reads both files.
@@ -72,19 +72,21 @@ impl Chain {
         let names = dns_names(own).ok_or_else(|| file.fault_at(*line, DAMAGED))?;
         let ends = parsed.iter().map(|(_, parsed)| parsed.validity().not_after.timestamp());
         let expiry = (file.path.display().to_string(), ends.min().unwrap_or(i64::MAX));
-        let dates = parsed.iter().flat_map(|(line, parsed)| of_dates(parsed, file, *line));
-        let cautions = dates.chain(misplaced(&parsed, file)).collect();
+        let dates = parsed
+            .iter()
+            .flat_map(|(line, parsed)| warn_of_dates(parsed, file, *line));
+        let warnings = dates.chain(misplaced(&parsed, file)).collect();
         Ok(Self {
             names,
             expiry,
-            cautions,
+            warnings,
             certificates,
         })
     }
 }
 
 /// Returns two remarks about a certificate: one for the time before it is valid, one for the time after.
-pub(super) fn of_dates(certificate: &X509Certificate<'_>, file: &PemFile, line: usize) -> [FileWarning; 2] {
+pub(super) fn warn_of_dates(certificate: &X509Certificate<'_>, file: &PemFile, line: usize) -> [FileWarning; 2] {
     let name = distinguished(certificate.subject());
     let validity = certificate.validity();
     let (begin, end) = (validity.not_before, validity.not_after);

@@ -150,8 +150,8 @@ impl Files {
 /// How a client with these certificates fares now.
 fn verdict(settings: &Settings, certificates: &[CertificateDer<'static>]) -> Result<(), FailureCause> {
     let tls = Tls::new(settings.clone(), HANDSHAKE).unwrap();
-    let verified = tls.serving.read().verify(certificates);
-    verified.map_err(|error| FailureCause::of_tls(&error))
+    let verified = tls.server.read().verify(certificates);
+    verified.map_err(|error| FailureCause::from_tls(&error))
 }
 
 #[test]

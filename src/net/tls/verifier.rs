@@ -14,7 +14,7 @@ use x509_parser::revocation_list::CertificateRevocationList;
 
 use super::crl::{Crl, SelectedCrls, choose};
 use super::files::{ALWAYS, FileError, FileWarning, PemFile};
-use super::server_certificate::{LEAST_BITS, of_dates, weak_bits};
+use super::server_certificate::{LEAST_BITS, warn_of_dates, weak_bits};
 use super::settings::{ClientAuth, CrlExpired, Settings};
 use crate::net::x509::names::distinguished;
 use crate::net::x509::presented::{Usage, is_trusted_itself, parse};
@@ -30,22 +30,22 @@ pub(super) fn client_verifier(
     settings: &Settings,
     (authorities, list): (&PemFile, Option<&PemFile>),
     provider: CryptoProvider,
-    cautions: &mut Vec<FileWarning>,
+    warnings: &mut Vec<FileWarning>,
 ) -> Result<Verifier, Vec<FileError>> {
-    let roots = roots(authorities, cautions);
-    let chosen = list.map_or_else(|| Ok(SelectedCrls::default()), lists);
-    let (roots, chosen) = match (roots, chosen) {
-        (Ok(roots), Ok(chosen)) => (roots, chosen),
-        (roots, chosen) => return Err(roots.err().into_iter().flatten().chain(chosen.err()).collect()),
+    let roots = roots(authorities, warnings);
+    let crls = list.map_or_else(|| Ok(SelectedCrls::default()), lists);
+    let (roots, crls) = match (roots, crls) {
+        (Ok(roots), Ok(crls)) => (roots, crls),
+        (roots, crls) => return Err(roots.err().into_iter().flatten().chain(crls.err()).collect()),
     };
     if let Some(file) = list {
-        let foreign = of_other_keys(&chosen, (authorities, file), &provider, cautions);
+        let foreign = find_unsigned_lists(&crls, (authorities, file), &provider, warnings);
         if !foreign.is_empty() {
             return Err(foreign);
         }
-        remark(settings.crl_expired, file, &chosen, cautions);
+        remark(settings.crl_expired, file, &crls, warnings);
     }
-    let ders: Vec<_> = chosen.lists.iter().map(|list| list.der.clone()).collect();
+    let ders: Vec<_> = crls.lists.iter().map(|list| list.der.clone()).collect();
     let builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::new(provider))
         .with_crls(ders)
         .only_check_end_entity_revocation();
@@ -66,7 +66,7 @@ pub(super) fn client_verifier(
         Some(_) => Vec::new(),
     };
     let listed = listed.into_iter().map(|(_, der)| der).collect();
-    Ok((Arc::new(ListedVerifier { webpki, listed }), next_updates(&chosen)))
+    Ok((Arc::new(ListedVerifier { webpki, listed }), next_updates(&crls)))
 }
 
 /// Verifies a client's certificate as webpki does, but also accepts one that is itself in `client_ca`: its key could sign
@@ -128,19 +128,19 @@ impl ClientCertVerifier for ListedVerifier {
     }
 }
 
-fn roots(file: &PemFile, cautions: &mut Vec<FileWarning>) -> Result<RootCertStore, Vec<FileError>> {
+fn roots(file: &PemFile, warnings: &mut Vec<FileWarning>) -> Result<RootCertStore, Vec<FileError>> {
     let mut roots = RootCertStore::empty();
     let mut faults = Vec::new();
     for (line, der) in file.items::<CertificateDer<'static>>().map_err(|fault| vec![fault])? {
         if let Some(certificate) = parse(&der) {
-            cautions.extend(of_dates(&certificate, file, line));
+            warnings.extend(warn_of_dates(&certificate, file, line));
             if let Some(bits) = weak_bits(&certificate) {
                 let name = distinguished(certificate.subject());
                 let reason = format!(
                     "the RSA key of {name} has {bits} bits, and TLS needs at least {LEAST_BITS}: no client certificate of it \
                      is accepted"
                 );
-                cautions.push((file.fault_at(line, reason), ALWAYS));
+                warnings.push((file.fault_at(line, reason), ALWAYS));
             }
         }
         if let Err(error) = roots.add(der) {
@@ -162,17 +162,17 @@ fn lists(file: &PemFile) -> Result<SelectedCrls, FileError> {
 /// refuse every certificate of it. A list may name an intermediate authority, whose certificate only clients send.
 ///
 /// If an authority has several keys, the verifier refuses the certificates of keys that did not sign: a remark says so.
-fn of_other_keys(
-    chosen: &SelectedCrls,
+fn find_unsigned_lists(
+    crls: &SelectedCrls,
     (authorities, file): (&PemFile, &PemFile),
     provider: &CryptoProvider,
-    cautions: &mut Vec<FileWarning>,
+    warnings: &mut Vec<FileWarning>,
 ) -> Vec<FileError> {
     let ders = authorities.items::<CertificateDer<'static>>().unwrap_or_default();
     let parsed = ders.iter().filter_map(|(line, der)| Some((*line, parse(der)?)));
     let roots: Vec<_> = parsed.collect();
     let mut faults = Vec::new();
-    for list in &chosen.lists {
+    for list in &crls.lists {
         let Ok((_, read)) = CertificateRevocationList::from_der(&list.der) else {
             continue;
         };
@@ -195,7 +195,7 @@ fn of_other_keys(
                 list.line,
                 file.path.display()
             );
-            cautions.push((authorities.fault_at(*line, reason), ALWAYS));
+            warnings.push((authorities.fault_at(*line, reason), ALWAYS));
         }
     }
     faults
@@ -210,15 +210,15 @@ fn has_signed(root: &X509Certificate<'_>, list: &CertificateRevocationList<'_>, 
     algorithms.any(|algorithm| algorithm.verify_signature(key, message, signature).is_ok()) || weak_bits(root).is_some()
 }
 
-fn remark(crl_expired: CrlExpired, file: &PemFile, chosen: &SelectedCrls, cautions: &mut Vec<FileWarning>) {
-    for (list, newer) in &chosen.replaced {
+fn remark(crl_expired: CrlExpired, file: &PemFile, crls: &SelectedCrls, warnings: &mut Vec<FileWarning>) {
+    for (list, newer) in &crls.replaced {
         let reason = format!(
             "the revocation list of {} does not count: the one in line {newer} is newer",
             list.issuer
         );
-        cautions.push((file.fault_at(list.line, reason), ALWAYS));
+        warnings.push((file.fault_at(list.line, reason), ALWAYS));
     }
-    for list in &chosen.lists {
+    for list in &crls.lists {
         let Some((time, date)) = &list.next_update else {
             continue;
         };
@@ -230,14 +230,14 @@ fn remark(crl_expired: CrlExpired, file: &PemFile, chosen: &SelectedCrls, cautio
             "the revocation list of {} has expired: its nextUpdate was {date}, and {effect}",
             list.issuer
         );
-        cautions.push((file.fault_at(list.line, reason), *time..i64::MAX));
+        warnings.push((file.fault_at(list.line, reason), *time..i64::MAX));
     }
 }
 
 /// Returns the earliest nextUpdate of each authority, which may divide its certificates among lists.
-fn next_updates(chosen: &SelectedCrls) -> Vec<(String, i64)> {
+fn next_updates(crls: &SelectedCrls) -> Vec<(String, i64)> {
     let mut updates = BTreeMap::new();
-    for list in &chosen.lists {
+    for list in &crls.lists {
         if let Some((end, _)) = list.next_update {
             let earliest = updates.entry(list.issuer.clone()).or_insert(end);
             *earliest = end.min(*earliest);

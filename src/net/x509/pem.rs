@@ -21,7 +21,7 @@ pub struct PemError {
 }
 
 impl PemError {
-    pub(crate) fn of_the_file(reason: impl Into<String>) -> Self {
+    pub(crate) fn in_file(reason: impl Into<String>) -> Self {
         Self {
             line: None,
             reason: reason.into(),
@@ -37,7 +37,7 @@ impl PemError {
 
     /// Creates the error of a file that could not be read.
     pub(crate) fn unreadable(error: &io::Error) -> Self {
-        Self::of_the_file(file::unreadable(error))
+        Self::in_file(file::unreadable(error))
     }
 }
 
@@ -124,7 +124,7 @@ pub(crate) fn first<T: PemKind>(bytes: &[u8]) -> Result<T, PemError> {
 }
 
 fn absent<T: PemKind>() -> PemError {
-    PemError::of_the_file(format!("there is no {} in it", T::NAME))
+    PemError::in_file(format!("there is no {} in it", T::NAME))
 }
 
 /// Refuses a file that is not PEM at all, with a reason that names its format.
@@ -140,7 +140,7 @@ fn refuse_other_forms<T: PemKind>(bytes: &[u8]) -> Result<(), PemError> {
         }
         _ => return Ok(()),
     };
-    Err(PemError::of_the_file(reason))
+    Err(PemError::in_file(reason))
 }
 
 /// One section, from its first mark to its last.

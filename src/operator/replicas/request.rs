@@ -114,7 +114,7 @@ impl AdminRequest {
 
 /// Reads the body of an answer, of at most `max` bytes.
 pub(super) async fn body(frames: Incoming, max: usize) -> Result<Bytes, ReplicaError> {
-    let body = exchange::body(frames, max).await;
+    let body = exchange::read_body(frames, max).await;
     body.map_err(|reason| ReplicaError::Unexpected(body_excerpt(&reason)))
 }
 

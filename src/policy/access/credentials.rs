@@ -26,7 +26,7 @@ pub struct RequestCredentials<'a> {
     /// The credential of its head.
     pub credential: Option<Result<Credential, CredentialError>>,
     /// The TLS connection that it came over; `None` in clear.
-    pub peer: Option<&'a Arc<ClientTls>>,
+    pub client_tls: Option<&'a Arc<ClientTls>>,
     /// The client.
     pub client: IpAddr,
     /// True if the client's address and the socket's peer are both loopback addresses.
@@ -45,7 +45,7 @@ pub struct Subject {
     /// The credential; `None` if the certificate alone is the proof.
     pub(super) credential: Option<Credential>,
     /// The TLS connection, if its certificate names a user.
-    pub(super) certificate: Option<Arc<ClientTls>>,
+    pub(super) client_tls: Option<Arc<ClientTls>>,
     /// The client's address, by whose network reviews are limited.
     pub(super) client: IpAddr,
     /// When the credential or the certificate expires, whichever is first.
@@ -61,7 +61,7 @@ pub struct Subject {
 impl Subject {
     /// Returns whether a new handshake would accept its certificate; true without one.
     pub fn is_trusted(&self, tls: &Tls) -> bool {
-        self.certificate.as_ref().is_none_or(|peer| tls.trusts(peer))
+        self.client_tls.as_ref().is_none_or(|client_tls| tls.trusts(client_tls))
     }
 
     /// Returns whether the proof of the user expires within `time`, by the monotonic clock or by the system's.
@@ -94,7 +94,10 @@ impl Subject {
 
     /// Returns whether the certificate of its user has expired.
     pub(super) fn has_expired_certificate(&self) -> bool {
-        let identity = self.certificate.as_ref().and_then(|peer| peer.identity.as_ref());
+        let identity = self
+            .client_tls
+            .as_ref()
+            .and_then(|client_tls| client_tls.identity.as_ref());
         let expires = identity.and_then(|identity| identity.expires);
         expires.is_some_and(|expires| expires <= SystemTime::now())
     }
@@ -108,7 +111,7 @@ impl RequestCredentials<'_> {
             Cleartext::Loopback => self.is_local,
             Cleartext::Refuse => false,
         };
-        match is_accepted || self.peer.is_some() {
+        match is_accepted || self.client_tls.is_some() {
             true => Ok(()),
             false => Err(RefusalReason::CleartextCredentials),
         }
@@ -116,7 +119,7 @@ impl RequestCredentials<'_> {
 
     /// Returns the user of the certificate; `None` if it names none.
     pub(super) fn certificate_user(&self) -> Result<Option<User>, Refusal> {
-        let identity = self.peer.and_then(|peer| peer.identity.as_ref());
+        let identity = self.client_tls.and_then(|client_tls| client_tls.identity.as_ref());
         let user = identity.and_then(user_of);
         if let Some(user) = &user {
             check_user(user)?;

@@ -43,23 +43,23 @@ impl AccessDecider {
     /// Authenticates the user of a request.
     pub(super) async fn authenticate(
         &self,
-        rules: &Arc<AccessConfig>,
+        config: &Arc<AccessConfig>,
         mut request: RequestCredentials<'_>,
     ) -> Result<Subject, Refusal> {
-        if let Err(refusal) = request.check_transport(rules.options.cleartext) {
+        if let Err(refusal) = request.check_transport(config.options.cleartext) {
             if request.credential.is_some() {
                 self.metrics.cleartext_credentials.inc();
             }
             return Err(refusal.into());
         }
-        let certified = match rules.accepts_certificates() {
+        let certified = match config.accepts_certificates() {
             true => request.certificate_user()?,
             false => None,
         };
         let credential = request.take_credential()?;
-        let credential = credential.map(|credential| rules.sources.normalize(credential));
+        let credential = credential.map(|credential| config.sources.normalize(credential));
         let review = ReviewContext {
-            config: Arc::clone(rules),
+            config: Arc::clone(config),
             client: request.client,
             mode: ReviewMode::Login,
             is_stale: Arc::default(),
@@ -76,17 +76,17 @@ impl AccessDecider {
         };
         let of_certificate = certified.as_ref().and_then(|certified| certified.expires);
         let expires = user.expires.into_iter().chain(of_certificate).min();
-        let certificate = request.peer.filter(|_| certified.is_some()).cloned();
+        let client_tls = request.client_tls.filter(|_| certified.is_some()).cloned();
         let key = &self.reviews.key;
         Ok(Subject {
             expires: expires.map(instant),
             user_expires: user.expires.map(instant),
             is_stale: review.is_stale.load(Ordering::Acquire),
-            digest: key.subject(&user, request.right, credential.as_ref(), certificate.as_deref()),
+            digest: key.subject(&user, request.right, credential.as_ref(), client_tls.as_deref()),
             right: request.right,
             user,
             credential,
-            certificate,
+            client_tls,
             client: request.client,
         })
     }
@@ -107,27 +107,27 @@ impl AccessDecider {
         &self,
         subject: &Subject,
         target: &Target,
-        how: ReviewMode,
+        mode: ReviewMode,
     ) -> Result<(Box<str>, bool), NotAllowed> {
         let review = ReviewContext {
             config: self.config.load_full(),
             client: subject.client,
-            mode: how,
+            mode,
             is_stale: Arc::default(),
         };
-        let mut user = local_user(&review.config, subject, target, how)?;
-        if how != ReviewMode::Login {
+        let mut user = local_user(&review.config, subject, target, mode)?;
+        if mode != ReviewMode::Login {
             user = boxed(self.reauthenticate(&review, subject, user)).await?;
         }
         let Some(action) = action(&review.config, &user, target, subject.right)? else {
             return Ok((BY_LIST.into(), review.is_stale.load(Ordering::Acquire)));
         };
-        let denied = || denial(&user, target, subject.right).with_details(&format!("needs {action}"));
+        let denied = || refusal(&user, target, subject.right).with_details(&format!("needs {action}"));
         match self.reviews.authorize(&review, &user, &action).await {
             Ok(Decision {
                 allowed: true, reason, ..
             }) => Ok((reason, review.is_stale.load(Ordering::Acquire))),
-            Ok(Decision { complete, .. }) if complete || how == ReviewMode::Login => Err(NotAllowed::Denied(denied())),
+            Ok(Decision { complete, .. }) if complete || mode == ReviewMode::Login => Err(NotAllowed::Denied(denied())),
             Ok(_) | Err(_) => Err(NotAllowed::Unknown),
         }
     }
@@ -168,9 +168,9 @@ impl AccessDecider {
 
     /// Decides about running tunnels by local knowledge, without a review.
     pub(super) fn decide_locally(&self, subject: &Subject, target: &Target) -> Result<(), NotAllowed> {
-        let rules = self.config.load();
-        let user = local_user(&rules, subject, target, ReviewMode::Recheck(None))?;
-        action(&rules, &user, target, subject.right).map(drop)
+        let config = self.config.load();
+        let user = local_user(&config, subject, target, ReviewMode::Recheck(None))?;
+        action(&config, &user, target, subject.right).map(drop)
     }
 
     /// Returns whether the ticket of running tunnels proves the same user as before, with the same groups and expiry.
@@ -183,10 +183,10 @@ impl AccessDecider {
 /// Returns the user of a subject, unless local knowledge refuses it: the ticket was revoked or is for another target,
 /// the user has left the file of users, or certificates no longer prove users.
 fn local_user(
-    rules: &AccessConfig,
+    config: &AccessConfig,
     subject: &Subject,
     target: &Target,
-    how: ReviewMode,
+    mode: ReviewMode,
 ) -> Result<Arc<User>, NotAllowed> {
     let user = &subject.user;
     let refused = |phrase| {
@@ -197,34 +197,34 @@ fn local_user(
     };
     match (user.method, &subject.credential) {
         // A ticket that expired while its tunnel runs is left to `on_expiry`.
-        (Method::Ticket, _) if how != ReviewMode::Login && subject.user_expires_within(Duration::ZERO) => {
+        (Method::Ticket, _) if mode != ReviewMode::Login && subject.user_expires_within(Duration::ZERO) => {
             Ok(Arc::clone(user))
         }
         (Method::Ticket, Some(Credential::Bearer(text))) => {
-            let ticket = rules.sources.ticket(text);
+            let ticket = config.sources.ticket(text);
             match ticket.map(|(tickets, key)| tickets.lookup(key, SystemTime::now())) {
                 Some(TicketLookup::Proved(proof)) if proof.user.name == user.name => match &proof.target {
                     Some(own) if !proof.allows(target.id()) => {
                         let phrase = format!("this ticket is for {} only", brief(&own.to_string()));
-                        let denial = Refusal::with_phrase(RefusalReason::NotAuthorized, &phrase);
-                        Err(NotAllowed::DeniedLocally(denial))
+                        let refusal = Refusal::with_phrase(RefusalReason::NotAuthorized, &phrase);
+                        Err(NotAllowed::DeniedLocally(refusal))
                     }
                     Some(_) | None => Ok(proof.user),
                 },
-                Some(TicketLookup::Unlisted) if how == ReviewMode::Login => Err(NotAllowed::Unknown),
+                Some(TicketLookup::Unlisted) if mode == ReviewMode::Login => Err(NotAllowed::Unknown),
                 Some(TicketLookup::Unlisted) => Ok(Arc::clone(user)),
                 Some(TicketLookup::Expired) => refused(EXPIRED),
                 Some(_) | None => refused(UNKNOWN),
             }
         }
-        (Method::Password, _) => match &rules.sources.users {
-            Some(users) if !users.is_loaded() && how == ReviewMode::Login => Err(NotAllowed::Unknown),
+        (Method::Password, _) => match &config.sources.users {
+            Some(users) if !users.is_loaded() && mode == ReviewMode::Login => Err(NotAllowed::Unknown),
             Some(users) if !users.is_loaded() => Ok(Arc::clone(user)),
             Some(users) if users.proves(&user.name) => Ok(Arc::clone(user)),
             Some(_) | None => Err(NotAllowed::DeniedLocally(RefusalReason::CredentialsRefused.into())),
         },
         (Method::Ticket, _) => refused(UNKNOWN),
-        (Method::Certificate, _) if !rules.accepts_certificates() => {
+        (Method::Certificate, _) if !config.accepts_certificates() => {
             Err(NotAllowed::DeniedLocally(RefusalReason::CredentialsRequired.into()))
         }
         (Method::TokenReview | Method::Oidc | Method::Certificate, _) => Ok(Arc::clone(user)),
@@ -233,10 +233,10 @@ fn local_user(
 
 /// Returns the review that decides whether the user may reach the target; `None` if the target's lists allow it. They
 /// replace the review.
-fn action(rules: &AccessConfig, user: &User, target: &Target, right: Right) -> Result<Option<Action>, NotAllowed> {
+fn action(config: &AccessConfig, user: &User, target: &Target, right: Right) -> Result<Option<Action>, NotAllowed> {
     let ended = |details| {
         Err(NotAllowed::DeniedLocally(
-            denial(user, target, right).with_details(details),
+            refusal(user, target, right).with_details(details),
         ))
     };
     let (lists, [unnamed, unlisted]) = match (right, target.dials_in()) {
@@ -247,7 +247,7 @@ fn action(rules: &AccessConfig, user: &User, target: &Target, right: Right) -> R
     match lists {
         Some(lists) if is_listed(user, &lists) => Ok(None),
         Some(_) => ended(unnamed),
-        None => match rules.action(target.id(), right) {
+        None => match config.action(target.id(), right) {
             None => ended(unlisted),
             action => Ok(action),
         },
@@ -271,7 +271,7 @@ fn is_listed(user: &User, lists: &UserLists) -> bool {
 }
 
 /// Returns the refusal of a user that may not reach a target.
-fn denial(user: &User, target: &Target, right: Right) -> Refusal {
+fn refusal(user: &User, target: &Target, right: Right) -> Refusal {
     let id = target.id();
     let target = match id.is_static() {
         true => brief(&id.service),

@@ -43,17 +43,17 @@ pub(super) struct ActiveGrant {
     pub(super) subject: Arc<Subject>,
     pub(super) target: Arc<Target>,
     /// Notified when a change may have revoked the grant, and when its last tunnel has ended.
-    look: Arc<Notify>,
+    recheck_wanted: Arc<Notify>,
     /// True if a stale approval has opened a tunnel, until its task has seen that.
     has_stale_approval: AtomicBool,
     revocation: SetOnce<CloseReason>,
-    registry: Arc<ActiveGrants>,
+    grants: Arc<ActiveGrants>,
 }
 
 /// The active grants of a process.
 #[derive(Debug)]
 pub(super) struct ActiveGrants {
-    pub(super) judge: Arc<AccessDecider>,
+    pub(super) decider: Arc<AccessDecider>,
     grants: Mutex<HashMap<Key, Weak<ActiveGrant>>>,
     schedule: RecheckSchedule,
     /// True if tunnels end when their credential expires.
@@ -78,7 +78,7 @@ impl TunnelGrant {
     pub async fn revoked_or_expired(&self) -> CloseReason {
         let expired = async {
             self.active.subject.expired().await;
-            if !self.active.registry.closes_on_expiry.load(Ordering::Acquire) {
+            if !self.active.grants.closes_on_expiry.load(Ordering::Acquire) {
                 pending().await
             }
         };
@@ -107,12 +107,12 @@ impl TunnelGrant {
 
 impl ActiveGrants {
     /// Creates the registry without a grant, and the counters of rechecks at 0.
-    pub(super) fn new(judge: Arc<AccessDecider>) -> Arc<Self> {
+    pub(super) fn new(decider: Arc<AccessDecider>) -> Arc<Self> {
         for result in ["kept", "denied", "ended", "unknown"] {
-            judge.metrics.rechecks.zero([result]);
+            decider.metrics.rechecks.zero([result]);
         }
         Arc::new(Self {
-            judge,
+            decider,
             grants: Mutex::default(),
             schedule: RecheckSchedule::new(),
             closes_on_expiry: AtomicBool::default(),
@@ -139,10 +139,10 @@ impl ActiveGrants {
         let grant = Arc::new(ActiveGrant {
             subject: Arc::new(subject.clone()),
             target: Arc::clone(target),
-            look: Arc::default(),
+            recheck_wanted: Arc::default(),
             has_stale_approval: AtomicBool::default(),
             revocation: SetOnce::new(),
-            registry: Arc::clone(self),
+            grants: Arc::clone(self),
         });
         grants.insert(key, Arc::downgrade(&grant));
         // `known` is dropped after the lock is released, since its drop takes the lock.
@@ -164,9 +164,9 @@ impl ActiveGrants {
     /// Rechecks the grants that `concerns` selects: at once by local knowledge, and soon by a review.
     pub(super) fn request_recheck_where(&self, concerns: impl Fn(&ActiveGrant) -> bool) {
         for grant in self.all().iter().filter(|grant| concerns(grant)) {
-            match self.judge.decide_locally(&grant.subject, &grant.target) {
+            match self.decider.decide_locally(&grant.subject, &grant.target) {
                 Err(NotAllowed::DeniedLocally(_)) => self.revoke(grant),
-                Ok(()) | Err(NotAllowed::Denied(_) | NotAllowed::Unknown) => grant.look.notify_one(),
+                Ok(()) | Err(NotAllowed::Denied(_) | NotAllowed::Unknown) => grant.recheck_wanted.notify_one(),
             }
         }
     }
@@ -180,7 +180,7 @@ impl ActiveGrants {
 
     /// Revokes a grant, which ends its tunnels, if the decision counts.
     fn revoke(&self, grant: &ActiveGrant) {
-        let counts = grant.subject.right == Right::Serve || self.judge.config.load().options.mode == Mode::Enforce;
+        let counts = grant.subject.right == Right::Serve || self.decider.config.load().options.mode == Mode::Enforce;
         if counts && !grant.is_revoked() {
             tracing::debug!(user = %brief(&grant.subject.user.name), target = %grant.target.id(), "a right ends");
             grant.revocation.set(CloseReason::AccessRevoked).ok();
@@ -192,7 +192,7 @@ impl ActiveGrant {
     /// Has it rechecked as soon as reviews are answered again: a stale approval has opened a tunnel.
     pub(super) fn note_stale_approval(&self) {
         self.has_stale_approval.store(true, Ordering::Release);
-        self.look.notify_one();
+        self.recheck_wanted.notify_one();
     }
 
     fn is_revoked(&self) -> bool {
@@ -202,13 +202,13 @@ impl ActiveGrant {
 
 impl Drop for ActiveGrant {
     fn drop(&mut self) {
-        let mut grants = self.registry.grants.lock();
+        let mut grants = self.grants.grants.lock();
         let key = key(&self.subject, &self.target);
         // The key may belong to a newer grant by now.
         if grants.get(&key).is_some_and(|known| known.strong_count() == 0) {
             grants.remove(&key);
         }
-        self.look.notify_one();
+        self.recheck_wanted.notify_one();
     }
 }
 
@@ -218,9 +218,9 @@ fn key(subject: &Subject, target: &Arc<Target>) -> Key {
 
 /// The task that rechecks one active grant.
 struct Recheck {
-    registry: Arc<ActiveGrants>,
+    grants: Arc<ActiveGrants>,
     grant: Weak<ActiveGrant>,
-    look: Arc<Notify>,
+    recheck_wanted: Arc<Notify>,
     namespace: Box<str>,
     /// See [`RecheckSchedule::draw_phase`].
     phase: f64,
@@ -250,12 +250,12 @@ enum RecheckAnswer {
 
 impl Recheck {
     fn new(grant: &Arc<ActiveGrant>) -> Self {
-        let registry = Arc::clone(&grant.registry);
+        let grants = Arc::clone(&grant.grants);
         Self {
-            phase: registry.schedule.draw_phase(&grant.subject.digest),
-            registry,
+            phase: grants.schedule.draw_phase(&grant.subject.digest),
+            grants,
             grant: Arc::downgrade(grant),
-            look: Arc::clone(&grant.look),
+            recheck_wanted: Arc::clone(&grant.recheck_wanted),
             namespace: grant.target.id().namespace.clone(),
         }
     }
@@ -265,7 +265,7 @@ impl Recheck {
         tokio::spawn(async move {
             while AssertUnwindSafe(self.run()).catch_unwind().await.is_err() {
                 // The panic may have consumed the notification of a change.
-                self.look.notify_one();
+                self.recheck_wanted.notify_one();
                 sleep(BETWEEN_PROBES).await;
             }
         });
@@ -278,7 +278,7 @@ impl Recheck {
             due: self.next_due(),
             incomplete: 0,
             stale_since: None,
-            recovered: self.registry.judge.reviews.recovered(),
+            recovered: self.grants.decider.reviews.recovered(),
         };
         loop {
             let (class, probe) = self.until_wanted(&mut state).await;
@@ -293,13 +293,13 @@ impl Recheck {
             }
             state.recovered.mark_unchanged();
             let is_alive = || self.grant.strong_count() > 0;
-            let schedule = &self.registry.schedule;
+            let schedule = &self.grants.schedule;
             let turn = schedule.wait_for_turn(&self.namespace, class, is_alive).await;
             self.forget_changes();
             let Some(answer) = boxed(self.recheck(&mut state)).await else {
                 return;
             };
-            state.note(answer, self.registry.judge.reviews.is_silent());
+            state.note(answer, self.grants.decider.reviews.is_silent());
             drop((turn, probe));
         }
     }
@@ -318,10 +318,10 @@ impl Recheck {
 
     /// Waits until the recheck is due, or something has changed since the last one. Returns its class.
     async fn until_due(&self, state: &RecheckState) -> RecheckClass {
-        let reviews = &self.registry.judge.reviews;
+        let reviews = &self.grants.decider.reviews;
         let settles = reviews.wait_until_settled(&self.namespace, state.asked);
         let pause = settles.unwrap_or_else(|| state.due.saturating_duration_since(Instant::now()));
-        let is_changed = timeout(pause, self.look.notified()).await.is_ok();
+        let is_changed = timeout(pause, self.recheck_wanted.notified()).await.is_ok();
         if is_changed && self.grant.strong_count() > 0 {
             sleep(TOGETHER).await;
         }
@@ -335,15 +335,15 @@ impl Recheck {
     async fn until_retry(&self, state: &mut RecheckState) -> Option<OwnedMutexGuard<()>> {
         sleep(RETRIES.first).await;
         let pause = RETRIES.after(state.incomplete.saturating_sub(MAX_INCOMPLETE)) - RETRIES.first;
-        if timeout(pause, self.look.notified()).await.is_ok() {
+        if timeout(pause, self.recheck_wanted.notified()).await.is_ok() {
             state.incomplete = 0;
             return None;
         }
         tokio::select! {
-            () = self.look.notified() => None,
+            () = self.recheck_wanted.notified() => None,
             _ = state.recovered.changed() => None,
-            probe = self.registry.schedule.wait_for_probe() => {
-                let is_silent = self.registry.judge.reviews.is_silent();
+            probe = self.grants.schedule.wait_for_probe() => {
+                let is_silent = self.grants.decider.reviews.is_silent();
                 sleep(if is_silent { BETWEEN_PROBES } else { RETRIES.first }).await;
                 Some(probe)
             }
@@ -352,17 +352,17 @@ impl Recheck {
 
     /// Forgets the changes until now, which will be in the answer. A stale approval since then needs a recheck of its own.
     fn forget_changes(&self) {
-        self.look.notified().now_or_never();
+        self.recheck_wanted.notified().now_or_never();
         let active = self.grant.upgrade();
         if active.is_some_and(|active| active.has_stale_approval.load(Ordering::Acquire)) {
-            self.look.notify_one();
+            self.recheck_wanted.notify_one();
         }
     }
 
     /// Rechecks the grant; `None` if it has ended. After a stale approval, its credential needs an answer as well.
     async fn recheck(&self, state: &mut RecheckState) -> Option<RecheckAnswer> {
         (state.asked, state.due) = (Instant::now(), self.next_due());
-        let how = match state.answer {
+        let mode = match state.answer {
             RecheckAnswer::Denied => ReviewMode::Uncached,
             // An older answer would be more than the interval old at the next recheck.
             RecheckAnswer::Kept | RecheckAnswer::Unknown => {
@@ -373,21 +373,21 @@ impl Recheck {
         let active = self.grant.upgrade().filter(|grant| !grant.is_revoked())?;
         let (subject, target) = (Arc::clone(&active.subject), Arc::clone(&active.target));
         drop(active);
-        let is_open = self.registry.judge.config.load().options.mode == Mode::Open;
+        let is_open = self.grants.decider.config.load().options.mode == Mode::Open;
         if is_open && subject.right == Right::Connect {
             return Some(RecheckAnswer::Kept);
         }
-        let judged = self.registry.judge.check(&subject, &target, how).await;
+        let judged = self.grants.decider.check(&subject, &target, mode).await;
         let (result, last) = match judged {
             Ok((_, is_stale)) if !is_stale || state.stale_since.is_none() => ("kept", Some(RecheckAnswer::Kept)),
             Ok(_) | Err(NotAllowed::Unknown) => ("unknown", Some(RecheckAnswer::Unknown)),
-            Err(NotAllowed::Denied(_)) if how != ReviewMode::Uncached => ("denied", Some(RecheckAnswer::Denied)),
+            Err(NotAllowed::Denied(_)) if mode != ReviewMode::Uncached => ("denied", Some(RecheckAnswer::Denied)),
             Err(NotAllowed::Denied(_) | NotAllowed::DeniedLocally(_)) => ("ended", None),
         };
-        self.registry.judge.metrics.rechecks.count([result]);
+        self.grants.decider.metrics.rechecks.count([result]);
         if last.is_none() {
             let active = self.grant.upgrade()?;
-            self.registry.revoke(&active);
+            self.grants.revoke(&active);
             // Without the mode `enforce`, only grants of anchors are revoked.
             return (!active.is_revoked()).then_some(RecheckAnswer::Kept);
         }
@@ -395,11 +395,11 @@ impl Recheck {
     }
 
     fn interval(&self) -> Duration {
-        self.registry.judge.config.load().recheck()
+        self.grants.decider.config.load().recheck()
     }
 
     fn next_due(&self) -> Instant {
-        self.registry.schedule.next_due(self.phase, self.interval())
+        self.grants.schedule.next_due(self.phase, self.interval())
     }
 }
 

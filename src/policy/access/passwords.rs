@@ -15,7 +15,7 @@ use self::entry::Entry;
 use super::reviewer::{NoAnswer, ReviewError, Verdict};
 use super::user::User;
 use crate::base::file;
-use crate::base::follow::{self, ReadFailure, Readings, ReloadResult};
+use crate::base::follow::{self, ReadFailure, ReadHistory, ReloadResult};
 use crate::base::secret::Secret;
 pub use crate::net::x509::PemError as UserFault;
 
@@ -30,7 +30,7 @@ pub struct PasswordFile {
     prefix: Box<str>,
     /// `None` before the file was read; until then a name that is missing proves nothing.
     table: ArcSwapOption<Table>,
-    readings: Mutex<Readings>,
+    readings: Mutex<ReadHistory>,
     /// Notified to read the file at once.
     read_again: Notify,
     /// Passwords that are hashed at a time: those of requests, which have waited in their queue, and those of rechecks.
@@ -49,7 +49,7 @@ impl PasswordFile {
         let users = Self::empty(path);
         match users.reload() {
             ReloadResult::Invalid(faults) => Err(faults),
-            ReloadResult::Deferred(reason) => Err(vec![UserFault::of_the_file(reason)]),
+            ReloadResult::Deferred(reason) => Err(vec![UserFault::in_file(reason)]),
             ReloadResult::Loaded | ReloadResult::Unchanged => Ok(users),
         }
     }
@@ -156,7 +156,7 @@ impl PasswordFile {
         // tunnels.
         let read = || file::read_unless_short(&self.path, MAX_FILE_BYTES);
         follow::reload(&self.readings, SETTLING, read, |read| {
-            let bytes = read.map_err(|reason| vec![UserFault::of_the_file(reason)])?;
+            let bytes = read.map_err(|reason| vec![UserFault::in_file(reason)])?;
             let mut table = parse(&bytes)?;
             for (name, entry) in &mut table {
                 let old = self.entry(name);
@@ -217,7 +217,7 @@ fn parse(bytes: &[u8]) -> Result<Table, Vec<UserFault>> {
     // An empty file may be one that is being written, or that the operator has not filled yet.
     if bytes.is_empty() {
         let reason = "it is empty: a file without users needs a line that begins with #";
-        return Err(vec![UserFault::of_the_file(reason.to_owned())]);
+        return Err(vec![UserFault::in_file(reason.to_owned())]);
     }
     let Ok(text) = str::from_utf8(bytes) else {
         let line = bytes
@@ -245,7 +245,7 @@ fn parse(bytes: &[u8]) -> Result<Table, Vec<UserFault>> {
         }
     }
     if more > 0 {
-        faults.push(UserFault::of_the_file(format!("and {more} more errors")));
+        faults.push(UserFault::in_file(format!("and {more} more errors")));
     }
     match faults.is_empty() {
         true => Ok(table),

@@ -17,7 +17,7 @@ use crate::tunnel::limits::owners::network;
 /// The permits of reviews, and the requests that wait for one.
 #[derive(Debug)]
 pub(super) struct ReviewQueue {
-    bounds: QueueLimits,
+    limits: QueueLimits,
     state: Mutex<State>,
 }
 
@@ -92,9 +92,9 @@ pub(super) struct Permit {
 
 impl ReviewQueue {
     /// Creates an empty queue.
-    pub(super) fn new(bounds: QueueLimits) -> Arc<Self> {
+    pub(super) fn new(limits: QueueLimits) -> Arc<Self> {
         Arc::new(Self {
-            bounds,
+            limits,
             state: Mutex::default(),
         })
     }
@@ -103,16 +103,16 @@ impl ReviewQueue {
     /// evicted or waits too long.
     pub(super) async fn enter(self: &Arc<Self>, client: IpAddr) -> Option<Permit> {
         let (grant, granted) = oneshot::channel();
-        let turn = self.state.lock().add(network(client), grant, &self.bounds)?;
+        let turn = self.state.lock().add(network(client), grant, &self.limits)?;
         let _left = LeaveOnDrop { queue: self, turn };
         self.serve();
-        timeout(self.bounds.timeout, granted).await.ok()?.ok()
+        timeout(self.limits.timeout, granted).await.ok()?.ok()
     }
 
     /// Gives free permits to those that wait.
     fn serve(self: &Arc<Self>) {
         loop {
-            let Some((network, grant)) = self.state.lock().next_waiting(&self.bounds) else {
+            let Some((network, grant)) = self.state.lock().next_waiting(&self.limits) else {
                 return;
             };
             let queue = Arc::clone(self);
@@ -124,7 +124,7 @@ impl ReviewQueue {
 
 impl State {
     /// Adds a request to those that wait; `None` if no permit is free for it, and there is no room.
-    fn add(&mut self, network: IpAddr, grant: oneshot::Sender<Permit>, max: &QueueLimits) -> Option<Turn> {
+    fn add(&mut self, network: IpAddr, grant: oneshot::Sender<Permit>, limits: &QueueLimits) -> Option<Turn> {
         if self.networks.len() >= MAX_NETWORKS {
             let oldest = self.requests.saturating_sub(MIN_MEMORY);
             self.networks
@@ -132,10 +132,10 @@ impl State {
         }
         let own = self.networks.entry(network).or_default();
         let turn = (own.last, self.requests + 1);
-        let is_free = self.in_flight < max.in_flight && own.in_flight < max.in_flight_per_network;
+        let is_free = self.in_flight < limits.in_flight && own.in_flight < limits.in_flight_per_network;
         if !is_free {
-            let has_room = own.waiting < max.waiting_per_network;
-            if !has_room || (self.waiting.len() >= max.waiting && !self.evict_newest(turn)) {
+            let has_room = own.waiting < limits.waiting_per_network;
+            if !has_room || (self.waiting.len() >= limits.waiting && !self.evict_newest(turn)) {
                 return None;
             }
         }
@@ -160,13 +160,13 @@ impl State {
     }
 
     /// Takes the first request that a permit is free for.
-    fn next_waiting(&mut self, max: &QueueLimits) -> Option<(IpAddr, oneshot::Sender<Permit>)> {
-        if self.in_flight >= max.in_flight {
+    fn next_waiting(&mut self, limits: &QueueLimits) -> Option<(IpAddr, oneshot::Sender<Permit>)> {
+        if self.in_flight >= limits.in_flight {
             return None;
         }
         let asking = |network| self.networks.get(network).map_or(0, |own| own.in_flight);
         let mut waiting = self.waiting.iter();
-        let (turn, _) = waiting.find(|(_, (network, _))| asking(network) < max.in_flight_per_network)?;
+        let (turn, _) = waiting.find(|(_, (network, _))| asking(network) < limits.in_flight_per_network)?;
         let (network, grant) = self.remove(*turn)?;
         self.in_flight += 1;
         self.networks.entry(network).or_default().in_flight += 1;
@@ -252,7 +252,7 @@ mod tests {
     /// Takes every permit, on behalf of networks that are no others' here.
     async fn fill(queue: &Arc<ReviewQueue>) -> Vec<Permit> {
         let mut held = Vec::new();
-        for number in 0..u32::try_from(queue.bounds.in_flight).unwrap() {
+        for number in 0..u32::try_from(queue.limits.in_flight).unwrap() {
             held.push(queue.enter(client(1_000_000 + number)).await.unwrap());
         }
         held
@@ -299,8 +299,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn the_network_that_was_served_longest_ago_is_next_whether_it_has_waited_since_or_not() {
-        for bounds in [QueueLimits::COSTLY, QueueLimits::PASSWORDS] {
-            let queue = ReviewQueue::new(bounds);
+        for limits in [QueueLimits::COSTLY, QueueLimits::PASSWORDS] {
+            let queue = ReviewQueue::new(limits);
             // Each asks again after each answer, and waits for nothing between.
             for number in (0..60).chain(0..60) {
                 drop(queue.enter(client(number)).await);

@@ -187,8 +187,8 @@ impl Reviews {
         review: &ReviewContext,
         credential: &Credential,
     ) -> ReviewResult<Verdict> {
-        let (rules, client) = (&review.config, review.client);
-        let source = rules.source(credential);
+        let (config, client) = (&review.config, review.client);
+        let source = config.source(credential);
         match &source {
             Source::Refused(phrase) => return Ok(Verdict::Rejected(phrase.clone())),
             Source::Tickets(tickets, key) => {
@@ -209,7 +209,7 @@ impl Reviews {
             let (max_age, since) = match is_password {
                 // Until the file changes, which forgets all verdicts: hashes take the time of logins.
                 true => (CENTURY, None),
-                false => (rules.recheck() / 2, review.mode.since()),
+                false => (config.recheck() / 2, review.mode.since()),
             };
             return match self.verdicts.fresh(&digest, [max_age, Duration::ZERO], since) {
                 Some(verdict) => Ok(verdict),
@@ -231,7 +231,7 @@ impl Reviews {
         if !matches!(source, Source::ApiServer(..)) {
             return answer.await;
         }
-        let stale = || self.verdicts.yes(&digest, rules.stale());
+        let stale = || self.verdicts.yes(&digest, config.stale());
         self.or_stale(review, answer, stale, |_| true).await
     }
 
@@ -383,8 +383,8 @@ impl Reviews {
 
     /// Lets the API server review whether the user may take the action, and caches the answer. An incomplete denial is
     /// not cached, and replaces no approval. Nor is an approval cached that was asked for before a change had settled.
-    async fn review_access(&self, rules: &AccessConfig, user: &User, action: &Action) -> ReviewResult<Decision> {
-        let Some(reviewer) = &rules.sources.reviewer else {
+    async fn review_access(&self, config: &AccessConfig, user: &User, action: &Action) -> ReviewResult<Decision> {
+        let Some(reviewer) = &config.sources.reviewer else {
             return Err(ReviewError::new(NoAnswer::Unavailable, "there is no API server"));
         };
         let asked = Instant::now();
@@ -450,9 +450,9 @@ impl Reviews {
     }
 
     /// Awaits the answer to a review, and counts it.
-    async fn count_review<T>(&self, kind: &'static str, question: Review<'_, T>) -> ReviewResult<T> {
+    async fn count_review<T>(&self, kind: &'static str, review: Review<'_, T>) -> ReviewResult<T> {
         let start = Instant::now();
-        let answer = question.await;
+        let answer = review.await;
         let duration = &self.metrics.review_duration;
         duration.observe(start.elapsed().as_secs_f64());
         let (now, mut signs) = (Instant::now(), self.signs.lock());

@@ -70,7 +70,7 @@ impl World {
             },
             ports: [22, 22],
             endpoints: Endpoints::default(),
-            terms: TargetRules {
+            rules: TargetRules {
                 user_lists: lists.cloned().map(Arc::new),
                 ..TargetRules::default()
             },
@@ -90,8 +90,8 @@ impl World {
 
     /// Changes the rules, as a reload does.
     fn reload(&self, change: impl FnOnce(&mut Options)) {
-        let rules = self.access.judge.config.load_full();
-        let mut options = rules.options.clone();
+        let config = self.access.decider.config.load_full();
+        let mut options = config.options.clone();
         change(&mut options);
         let reviewer = Some(Arc::clone(&self.script) as Arc<dyn Reviewer>);
         let sources = Sources {
@@ -110,7 +110,7 @@ impl World {
 fn request(token: &str, client: u32) -> RequestCredentials<'static> {
     RequestCredentials {
         credential: Some(Ok(Credential::Bearer(token.into()))),
-        peer: None,
+        client_tls: None,
         client: Ipv4Addr::from_bits(client).into(),
         is_local: true,
         right: Right::Connect,
@@ -163,12 +163,12 @@ async fn a_flood_of_invalid_tokens_delays_no_user_and_evicts_none() {
     let access = &world.access;
     let flood = (0..10_000).map(|number| async move {
         sleep(Duration::from_micros(100 * number)).await;
-        let denial = access
+        let refusal = access
             .authenticate(request(&format!("invalid{number}"), 7))
             .await
             .unwrap_err();
         assert!(matches!(
-            denial.reason,
+            refusal.reason,
             RefusalReason::CredentialsRefused | RefusalReason::AuthorizationUnavailable
         ));
     });
@@ -245,7 +245,7 @@ async fn tokens_that_wait_for_the_keys_of_an_issuer_keep_no_question_from_the_ap
         issuers: Some(Arc::new(oidc::Issuers::new(std::slice::from_ref(&issuer)))),
         ..Sources::default()
     };
-    let mut options = Options::clone(&world.access.judge.config.load().options);
+    let mut options = Options::clone(&world.access.decider.config.load().options);
     options.mode = Mode::Enforce;
     world.access.apply(options, sources);
     let invented = (0..64).map(|number| {
@@ -253,8 +253,8 @@ async fn tokens_that_wait_for_the_keys_of_an_issuer_keep_no_question_from_the_ap
         let access = &world.access;
         async move {
             let begun = Instant::now();
-            let denial = access.authenticate(request(&token, number / 2)).await.unwrap_err();
-            assert_eq!(denial.reason, RefusalReason::AuthorizationUnavailable);
+            let refusal = access.authenticate(request(&token, number / 2)).await.unwrap_err();
+            assert_eq!(refusal.reason, RefusalReason::AuthorizationUnavailable);
             begun.elapsed()
         }
     });
@@ -305,7 +305,7 @@ async fn thirty_minutes_without_the_api_server_end_no_tunnel() {
     for minute in 0..30_u64 {
         sleep(seconds(60)).await;
         assert!(!running.iter().any(has_ended), "minute {minute}");
-        let new = world.grant("alice", "t3").await.map_err(|denial| denial.reason);
+        let new = world.grant("alice", "t3").await.map_err(|refusal| refusal.reason);
         // An earlier approval counts for ten minutes, and never beyond the credential's own end.
         if minute != 9 {
             let expected = if minute < 9 {
@@ -336,8 +336,8 @@ async fn another_api_server_is_asked_though_the_one_before_it_does_not_answer() 
     let mut world = World::new(|_| {});
     world.script.fail();
     for number in 0..10 {
-        let denial = world.identify(&format!("user{number}"), number).await.unwrap_err();
-        assert_eq!(denial.reason, RefusalReason::AuthorizationUnavailable);
+        let refusal = world.identify(&format!("user{number}"), number).await.unwrap_err();
+        assert_eq!(refusal.reason, RefusalReason::AuthorizationUnavailable);
     }
     world.script = Script::new();
     world.reload(|_| {});
@@ -370,7 +370,12 @@ async fn credentials_in_clear_count_from_loopback_or_everywhere_or_nowhere() {
         for (is_local, is_accepted) in [(true, of_loopback), (false, of_others)] {
             let mut clear = request("alice", 1);
             clear.is_local = is_local;
-            let denial = world.access.authenticate(clear).await.err().map(|denial| denial.reason);
+            let denial = world
+                .access
+                .authenticate(clear)
+                .await
+                .err()
+                .map(|refusal| refusal.reason);
             let expected = (!is_accepted).then_some(RefusalReason::CleartextCredentials);
             assert_eq!(denial, expected, "{rule:?} {is_local}");
         }
@@ -384,8 +389,8 @@ async fn no_series_has_a_user_in_it_and_cleartext_credentials_are_counted() {
     world.grant("alice", "a").await.unwrap();
     let mut clear = request("alice", 1);
     clear.is_local = false;
-    let denial = world.access.authenticate(clear).await.unwrap_err();
-    assert_eq!(denial.reason, RefusalReason::CleartextCredentials);
+    let refusal = world.access.authenticate(clear).await.unwrap_err();
+    assert_eq!(refusal.reason, RefusalReason::CleartextCredentials);
     world.access.count();
     let page = page(&world.registry).unwrap();
     assert!(!page.contains("alice"), "{page}");

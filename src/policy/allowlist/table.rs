@@ -82,7 +82,7 @@ impl Allowlist {
         tokio::select! {
             biased;
             endpoints = target.ready_endpoints() => {
-                if target.terms().workloads.wake.is_some() {
+                if target.rules().workloads.wake.is_some() {
                     self.wakes.started(target.id());
                 }
                 Ok(endpoints)

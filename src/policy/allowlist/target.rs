@@ -156,7 +156,7 @@ pub struct Target {
     endpoints_changed: Notify,
     next_address: AtomicUsize,
     rates: Both<RateLimit>,
-    terms: ArcSwap<TargetRules>,
+    rules: ArcSwap<TargetRules>,
     /// Created by the first request: most targets of a large cluster get none in this process, and need 200 bytes less.
     shared: OnceLock<Box<Budgets>>,
     tunnels: OnceLock<Arc<Slots>>,
@@ -179,8 +179,8 @@ pub struct LastDial {
 }
 
 impl Target {
-    pub(super) fn new(id: TargetId, endpoints: Endpoints, terms: Arc<TargetRules>) -> Self {
-        let tunnel = &terms.limits.tunnel;
+    pub(super) fn new(id: TargetId, endpoints: Endpoints, rules: Arc<TargetRules>) -> Self {
+        let tunnel = &rules.limits.tunnel;
         Self {
             id,
             endpoints: ArcSwap::from_pointee(endpoints),
@@ -190,7 +190,7 @@ impl Target {
                 upload: RateLimit::new(tunnel.upload, tunnel.burst),
                 download: RateLimit::new(tunnel.download, tunnel.burst),
             },
-            terms: ArcSwap::new(terms),
+            rules: ArcSwap::new(rules),
             shared: OnceLock::new(),
             tunnels: OnceLock::new(),
             dials: OnceLock::new(),
@@ -243,22 +243,22 @@ impl Target {
 
     /// Returns the longest life of a tunnel that begins now; `None` is unlimited.
     pub fn lifetime(&self) -> Option<Duration> {
-        self.terms.load().limits.tunnel.lifetime
+        self.rules.load().limits.tunnel.lifetime
     }
 
     /// Returns the longest idle time of a tunnel that begins now; `None` is unlimited. `default` is the process's.
     pub fn idle(&self, default: Option<Duration>) -> Option<Duration> {
-        self.terms.load().limits.idle.unwrap_or(default)
+        self.rules.load().limits.idle.unwrap_or(default)
     }
 
     /// Returns whether both sides of a tunnel that begins now must begin with an SSH identification.
     pub fn ssh_only(&self) -> bool {
-        self.terms.load().limits.ssh_only
+        self.rules.load().limits.ssh_only
     }
 
     /// Returns whether a tunnel that its rules refuse is served, and only reported.
     pub fn reports(&self) -> bool {
-        self.terms.load().limits.reports
+        self.rules.load().limits.reports
     }
 
     /// Takes one of its slots for tunnels.
@@ -266,11 +266,11 @@ impl Target {
     /// # Errors
     /// [`RefusalReason::TargetClosed`] or [`RefusalReason::TargetFull`].
     pub fn take_slot(&self) -> Result<Slot, Refusal> {
-        if self.terms.load().limits.is_closed || self.is_cordoned() {
+        if self.rules.load().limits.is_closed || self.is_cordoned() {
             return Err(RefusalReason::TargetClosed.into());
         }
         if let Some(stop) = self
-            .terms
+            .rules
             .load()
             .stopped
             .filter(|stop| !stop.is_over(SystemTime::now()))
@@ -309,7 +309,7 @@ impl Target {
     /// # Errors
     /// [`RefusalReason::ClientNotAllowed`].
     pub fn check_client(&self, identity: Option<&CertificateNames>) -> Result<(), Refusal> {
-        match (&self.terms.load().allowed_clients, identity) {
+        match (&self.rules.load().allowed_clients, identity) {
             (None, _) => Ok(()),
             (Some(clients), Some(identity)) if clients.iter().any(|name| identity.is(name)) => Ok(()),
             (Some(_), Some(_)) => Err(RefusalReason::ClientNotAllowed.into()),
@@ -320,19 +320,19 @@ impl Target {
         }
     }
 
-    /// Returns its current terms.
-    pub fn terms(&self) -> Arc<TargetRules> {
-        self.terms.load_full()
+    /// Returns its current rules.
+    pub fn rules(&self) -> Arc<TargetRules> {
+        self.rules.load_full()
     }
 
     /// Returns the users that it names itself; `None` leaves the decision to the cluster.
     pub fn user_lists(&self) -> Option<Arc<UserLists>> {
-        self.terms.load().user_lists.clone()
+        self.rules.load().user_lists.clone()
     }
 
     /// Returns its anchors, if it is a target that dials in.
     pub fn dials_in(&self) -> Option<DialsIn> {
-        self.terms.load().dials_in.clone()
+        self.rules.load().dials_in.clone()
     }
 
     /// Completes when a tunnel that begins now has reached its longest life.
@@ -386,22 +386,22 @@ impl Target {
     }
 
     /// Updates it, for running and new tunnels. Returns whether it names other users than before.
-    pub(super) fn update(&self, endpoints: Endpoints, terms: &Arc<TargetRules>) -> bool {
+    pub(super) fn update(&self, endpoints: Endpoints, rules: &Arc<TargetRules>) -> bool {
         if **self.endpoints.load() != endpoints {
             self.endpoints.store(Arc::new(endpoints));
             self.endpoints_changed.notify_waiters();
         }
-        let before = self.terms();
-        if before == *terms {
+        let before = self.rules();
+        if before == *rules {
             return false;
         }
-        let tunnel = &terms.limits.tunnel;
+        let tunnel = &rules.limits.tunnel;
         self.rates.upload.set(tunnel.upload, tunnel.burst);
         self.rates.download.set(tunnel.download, tunnel.burst);
-        // Stored first: limits that a request creates from the old terms at the same time are then set to the new ones.
-        self.terms.store(Arc::clone(terms));
+        // Stored first: limits that a request creates from the old rules at the same time are then set to the new ones.
+        self.rules.store(Arc::clone(rules));
         self.apply_limits();
-        before.user_lists != terms.user_lists || before.dials_in != terms.dials_in
+        before.user_lists != rules.user_lists || before.dials_in != rules.dials_in
     }
 
     pub(super) fn remove(&self) {
@@ -413,19 +413,19 @@ impl Target {
     }
 
     /// Returns the limits in `place`, which the first request creates.
-    fn get_or_init<'a, T>(&self, place: &'a OnceLock<T>, make: impl FnOnce(&TargetLimits) -> T) -> &'a T {
-        if let Some(made) = place.get() {
+    fn get_or_init<'a, T>(&self, cell: &'a OnceLock<T>, make: impl FnOnce(&TargetLimits) -> T) -> &'a T {
+        if let Some(made) = cell.get() {
             return made;
         }
-        let made = place.get_or_init(|| make(&self.terms.load().limits));
+        let made = cell.get_or_init(|| make(&self.rules.load().limits));
         // An update just before `made` was stored has not changed it.
         self.apply_limits();
         made
     }
 
-    /// Applies the current terms to the limits that requests have created.
+    /// Applies the current rules to the limits that requests have created.
     fn apply_limits(&self) {
-        let limits = self.terms.load().limits;
+        let limits = self.rules.load().limits;
         if let Some(shared) = self.shared.get() {
             shared.set(limits.caps.rates(), limits.tunnel.burst);
         }
@@ -451,10 +451,10 @@ mod tests {
             namespace: "a".into(),
             service: "b".into(),
         };
-        Arc::new(Target::new(id, endpoints, terms(limits)))
+        Arc::new(Target::new(id, endpoints, rules(limits)))
     }
 
-    fn terms(limits: TargetLimits) -> Arc<TargetRules> {
+    fn rules(limits: TargetLimits) -> Arc<TargetRules> {
         let rest = TargetRules::default();
         Arc::new(TargetRules { limits, ..rest })
     }
@@ -495,10 +495,10 @@ mod tests {
             is_closed: true,
             ..TargetLimits::default()
         };
-        target.update(Endpoints::default(), &terms(closed));
+        target.update(Endpoints::default(), &rules(closed));
         assert_eq!(target.take_slot().unwrap_err().reason, RefusalReason::TargetClosed);
         let stopped = |text: &str| {
-            let rest = TargetRules::clone(&terms(few));
+            let rest = TargetRules::clone(&rules(few));
             let rules = TargetRules {
                 stopped: Some(text.parse().unwrap()),
                 ..rest
@@ -512,7 +512,7 @@ mod tests {
         let until = "the target was stopped by its owner until 2999-01-15T08:00:00Z";
         assert_eq!(stopped("until 2999-01-15T09:00:00+01:00"), closed(until));
         assert_eq!(stopped("until 2026-01-15T09:00:00Z").0, RefusalReason::TargetFull);
-        target.update(Endpoints::default(), &terms(few));
+        target.update(Endpoints::default(), &rules(few));
         let second = Duration::from_secs(1);
         let timeouts = QueueTimeouts {
             total: second,

@@ -65,7 +65,7 @@ impl WakeRequests {
 
     /// Wakes a target without an endpoint, if its Service says how. It has `timeout` to start.
     pub(super) fn request(&self, target: &Target, client: IpAddr, timeout: Duration) -> WakeResult {
-        let Some(workload) = target.terms().workloads.wake.clone() else {
+        let Some(workload) = target.rules().workloads.wake.clone() else {
             return WakeResult::NotRequested;
         };
         let Some(listener) = self.listener.load_full() else {
@@ -160,9 +160,9 @@ mod tests {
             namespace: "team-a".into(),
             service: name.into(),
         };
-        let mut terms = TargetRules::default();
-        terms.workloads.wake = wake.map(|wake| wake.parse().unwrap());
-        Target::new(id, Endpoints::default(), Arc::new(terms))
+        let mut rules = TargetRules::default();
+        rules.workloads.wake = wake.map(|wake| wake.parse().unwrap());
+        Target::new(id, Endpoints::default(), Arc::new(rules))
     }
 
     fn client(last: u8) -> IpAddr {

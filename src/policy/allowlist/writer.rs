@@ -24,8 +24,8 @@ pub struct ServiceTarget {
     pub ports: [u16; 2],
     /// Its endpoints.
     pub endpoints: Endpoints,
-    /// Its terms.
-    pub terms: TargetRules,
+    /// Its rules.
+    pub rules: TargetRules,
 }
 
 /// A change of one Service.
@@ -48,8 +48,8 @@ pub struct Writer {
 struct State {
     /// The authorities of static targets that a Service claims too.
     shadowing: BTreeSet<Authority>,
-    /// The terms of the last target, which most targets share.
-    terms: Arc<TargetRules>,
+    /// The rules of the last target, which most targets share.
+    rules: Arc<TargetRules>,
 }
 
 impl Writer {
@@ -73,7 +73,7 @@ impl Writer {
         let mut statics = Statics::with_capacity(targets.len());
         let mut has_other_users = false;
         for target in targets {
-            let terms = state.share(TargetRules {
+            let rules = state.share(TargetRules {
                 limits: limits.of_target(&target.limits, target.ssh_only),
                 allowed_clients: target.allowed_clients.clone(),
                 user_lists: target.user_lists().map(Arc::new),
@@ -87,7 +87,7 @@ impl Writer {
             };
             let published = match gone.remove(&target.name) {
                 Some(published) => {
-                    has_other_users |= published.update(endpoints, &terms);
+                    has_other_users |= published.update(endpoints, &rules);
                     published
                 }
                 None => {
@@ -95,7 +95,7 @@ impl Writer {
                         namespace: STATIC.into(),
                         service: target.name.to_string().into(),
                     };
-                    Arc::new(Target::new(id, endpoints, terms))
+                    Arc::new(Target::new(id, endpoints, rules))
                 }
             };
             statics.insert(target.name.clone(), published);
@@ -192,9 +192,9 @@ impl Writer {
                         id,
                         ports,
                         endpoints,
-                        terms,
+                        rules,
                     } = *target;
-                    edit.set(id, ports, endpoints, state.share(terms));
+                    edit.set(id, ports, endpoints, state.share(rules));
                 }
                 Change::Remove(id) => gone.extend(edit.remove(&id)),
             }
@@ -239,12 +239,12 @@ impl Writer {
 }
 
 impl State {
-    /// Returns the terms, in the allocation of the last target's terms if both are equal.
-    fn share(&mut self, terms: TargetRules) -> Arc<TargetRules> {
-        if *self.terms != terms {
-            self.terms = Arc::new(terms);
+    /// Returns the rules, in the allocation of the last target's rules if both are equal.
+    fn share(&mut self, rules: TargetRules) -> Arc<TargetRules> {
+        if *self.rules != rules {
+            self.rules = Arc::new(rules);
         }
-        Arc::clone(&self.terms)
+        Arc::clone(&self.rules)
     }
 
     /// Finds the static targets whose names a Service claims too, and logs those that are new.
@@ -273,17 +273,17 @@ struct Edit {
 
 impl Edit {
     /// Adds a Service. One that is there already is updated, so that it keeps its tunnels.
-    fn set(&mut self, id: TargetId, ports: [u16; 2], endpoints: Endpoints, terms: Arc<TargetRules>) {
+    fn set(&mut self, id: TargetId, ports: [u16; 2], endpoints: Endpoints, rules: Arc<TargetRules>) {
         let name = id.short_name();
         let target = match self.route(&name).cloned() {
             Some(known) => {
-                self.has_other_users |= known.target.update(endpoints, &terms);
+                self.has_other_users |= known.target.update(endpoints, &rules);
                 if known.ports == ports {
                     return;
                 }
                 known.target
             }
-            None => Arc::new(Target::new(id, endpoints, terms)),
+            None => Arc::new(Target::new(id, endpoints, rules)),
         };
         self.shard(&name).insert(name.into(), Route { target, ports });
     }

@@ -99,7 +99,7 @@ pub struct Driver {
     session: Session,
     side: Side,
     /// The rest of the handshake of a new session, after the client's proof.
-    opening: Option<Box<ClientHandshake>>,
+    handshake: Option<Box<ClientHandshake>>,
     writer: Writer,
     has_source_ended: bool,
     sink: Sink,
@@ -121,7 +121,7 @@ impl Driver {
         Self {
             session,
             side,
-            opening: None,
+            handshake: None,
             writer: Writer::default(),
             has_source_ended: false,
             sink: Sink::Open,
@@ -145,7 +145,7 @@ impl Driver {
     /// If the other side expects bytes that are not kept, it is sent an END, and the session is [over](Event::Over).
     pub fn attach<S>(&mut self, stream: S, output: HandshakeOutput<'_>) -> Attachment<S> {
         let now = Instant::now().into_std();
-        self.opening = None;
+        self.handshake = None;
         self.writer = Writer::new(output.answer);
         let attachment = self.session.attach(output.received, now);
         self.session.receive(attachment, output.rest, now);
@@ -155,14 +155,14 @@ impl Driver {
     /// Attaches the connection of a new session after the client's [proof](ClientHandshake::is_proved). Frames are sent
     /// before the anchor's answer, because the anchor first connects to its target. The caller limits the time until
     /// [`Event::Confirmed`].
-    pub fn attach_early<S>(&mut self, stream: S, mut opening: Box<ClientHandshake>) -> Attachment<S> {
+    pub fn attach_early<S>(&mut self, stream: S, mut handshake: Box<ClientHandshake>) -> Attachment<S> {
         let output = HandshakeOutput {
-            answer: opening.take_output(),
+            answer: handshake.take_output(),
             ..HandshakeOutput::default()
         };
-        let link = self.attach(stream, output);
-        self.opening = Some(opening);
-        link
+        let attachment = self.attach(stream, output);
+        self.handshake = Some(handshake);
+        attachment
     }
 
     /// Detaches the connection, and returns the unwritten frames, of which the first may be incomplete. `None` if a
@@ -172,7 +172,7 @@ impl Driver {
         if let Some(attachment) = self.session.attachment() {
             self.session.detach(attachment);
         }
-        self.opening = None;
+        self.handshake = None;
         rest
     }
 
@@ -188,13 +188,13 @@ impl Driver {
     ///
     /// The program is ssh's stdin and stdout, or a TCP connection to sshd. Its bytes and its EOF go into the session;
     /// the session's bytes are written to it, and it is shut down after the last one.
-    pub async fn run<S, P>(&mut self, mut link: Option<&mut Attachment<S>>, program: &mut P) -> Event
+    pub async fn run<S, P>(&mut self, mut attachment: Option<&mut Attachment<S>>, program: &mut P) -> Event
     where
         S: AsyncRead + AsyncWrite + Unpin,
         P: AsyncRead + AsyncWrite + Unpin,
     {
         loop {
-            let event = poll_fn(|context| self.poll(context, link.as_deref_mut(), program)).await;
+            let event = poll_fn(|context| self.poll(context, attachment.as_deref_mut(), program)).await;
             // The session is over: a lost connection no longer matters; go on passing received bytes to the program.
             if !(matches!(event, Event::Detached(_)) && self.session.is_over()) {
                 return event;
@@ -205,7 +205,7 @@ impl Driver {
     fn poll<S, P>(
         &mut self,
         context: &mut Context<'_>,
-        mut link: Option<&mut Attachment<S>>,
+        mut attachment: Option<&mut Attachment<S>>,
         program: &mut P,
     ) -> Poll<Event>
     where
@@ -214,14 +214,14 @@ impl Driver {
     {
         // Tokio's cooperative budget ends this loop.
         loop {
-            let mut link = link
+            let mut attached = attachment
                 .as_deref_mut()
-                .filter(|link| self.session.attachment() == Some(link.attachment));
+                .filter(|attached| self.session.attachment() == Some(attached.attachment));
             let mut has_moved = false;
-            if let Some(link) = &mut link {
-                has_moved |= moved!(self.poll_receive(context, link, program));
+            if let Some(attached) = &mut attached {
+                has_moved |= moved!(self.poll_receive(context, attached, program));
                 // Before the next read or write: the other side closes next, and they would only report the close.
-                if let Some(event) = self.detach_if_peer_leaves(link.attachment) {
+                if let Some(event) = self.detach_if_peer_leaves(attached.attachment) {
                     return Poll::Ready(event);
                 }
             }
@@ -230,8 +230,8 @@ impl Driver {
             if self.side == Side::Client && self.session.is_complete() {
                 self.session.end(EndReason::Completed);
             }
-            if let Some(link) = &mut link {
-                has_moved |= moved!(self.poll_transmit(context, link));
+            if let Some(attached) = &mut attached {
+                has_moved |= moved!(self.poll_transmit(context, attached));
             }
             if let Some(end) = self.over() {
                 return Poll::Ready(Event::Over(end));
@@ -239,7 +239,7 @@ impl Driver {
             if has_moved {
                 continue;
             }
-            if let Some(event) = link.and_then(|link| self.detach_if_dead(link.attachment)) {
+            if let Some(event) = attached.and_then(|attached| self.detach_if_dead(attached.attachment)) {
                 return Poll::Ready(event);
             }
             if self.poll_deadline(context).is_pending() {
@@ -315,11 +315,11 @@ impl Driver {
     }
 
     /// Writes the session's frames to the connection.
-    fn poll_transmit<S>(&mut self, context: &mut Context<'_>, link: &mut Attachment<S>) -> Poll<Result<(), Event>>
+    fn poll_transmit<S>(&mut self, context: &mut Context<'_>, attachment: &mut Attachment<S>) -> Poll<Result<(), Event>>
     where
         S: AsyncWrite + Unpin,
     {
-        let stream = (&mut link.stream, link.attachment);
+        let stream = (&mut attachment.stream, attachment.attachment);
         let result = ready!(self.writer.poll(context, stream, &mut self.session));
         Poll::Ready(result.map_err(|error| {
             self.detach();
@@ -366,7 +366,7 @@ impl Driver {
         let is_stuck = !self.writer.is_written() && self.session.stuck_at().is_some_and(|at| at <= now);
         let unlinked = match self.session.link_state(attachment, now) {
             // The anchor may still be connecting to the target.
-            _ if self.opening.is_some() => return None,
+            _ if self.handshake.is_some() => return None,
             AttachmentState::Dead => DetachCause::Silent,
             AttachmentState::Alive if is_stuck => DetachCause::Silent,
             AttachmentState::Going(_) | AttachmentState::Alive | AttachmentState::Detached => return None,
@@ -376,7 +376,7 @@ impl Driver {
     }
 
     fn poll_deadline(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        let of_session = match &self.opening {
+        let of_session = match &self.handshake {
             Some(_) => None,
             None if self.writer.is_written() => self.session.deadline(),
             None => self.session.stuck_at(),

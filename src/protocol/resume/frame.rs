@@ -214,7 +214,7 @@ pub struct Decoder {
     held: [u8; MAX_HELD],
     length: usize,
     /// The position in the current frame: its held part, or the rest of a payload that is not held.
-    within: DecodeState,
+    state: DecodeState,
     /// The number of frames without bytes of a stream since [`take_frames`](Self::take_frames).
     frames: u32,
 }
@@ -231,7 +231,7 @@ impl Default for Decoder {
         Self {
             held: [0; MAX_HELD],
             length: 0,
-            within: DecodeState::Head,
+            state: DecodeState::Head,
             frames: 0,
         }
     }
@@ -249,7 +249,7 @@ impl Decoder {
     /// A frame has an invalid length or offset. Nothing that follows can be parsed.
     pub fn next<'a>(&mut self, input: &mut &'a [u8]) -> Result<Option<Piece<'a>>, ProtocolError> {
         while !input.is_empty() {
-            match self.within {
+            match self.state {
                 DecodeState::Head => {
                     if let Some(frame) = self.next_held(input)? {
                         return Ok(Some(Piece::Frame(frame)));
@@ -258,7 +258,7 @@ impl Decoder {
                 DecodeState::Data { offset, left } => {
                     let bytes = take(input, left);
                     let left = left - bytes.len();
-                    self.within = match left {
+                    self.state = match left {
                         0 => DecodeState::Head,
                         // Cannot overflow: checked at the head of the frame.
                         _ => DecodeState::Data {
@@ -270,7 +270,7 @@ impl Decoder {
                 }
                 DecodeState::Unknown { left } => {
                     let left = left - take(input, left).len();
-                    self.within = if left == 0 {
+                    self.state = if left == 0 {
                         DecodeState::Head
                     } else {
                         DecodeState::Unknown { left }
@@ -304,7 +304,7 @@ impl Decoder {
             _ => {
                 self.length = 0;
                 self.frames = self.frames.saturating_add(1);
-                self.within = match length {
+                self.state = match length {
                     0 => DecodeState::Head,
                     left => DecodeState::Unknown { left },
                 };
@@ -322,7 +322,7 @@ impl Decoder {
             self.length = 0;
             let offset = Fields(self.held.get(HEAD..).unwrap_or_default()).number()?;
             offset.checked_add(left as u64).ok_or(ProtocolError::Offset)?;
-            self.within = DecodeState::Data { offset, left };
+            self.state = DecodeState::Data { offset, left };
         }
         Ok(())
     }

@@ -26,7 +26,7 @@ use super::reason::{DetachReason, EndReason, LocalEnd};
 pub struct Session {
     outgoing: Outgoing,
     incoming: Incoming,
-    link: Option<AttachmentLiveness>,
+    current: Option<CurrentAttachment>,
     attachments: u64,
     timing: Timing,
     /// The end that this side sends: its own decision, or its answer to the other side's end.
@@ -43,7 +43,7 @@ impl Session {
         Self {
             outgoing: Outgoing::new(window),
             incoming: Incoming::new(window),
-            link: None,
+            current: None,
             attachments: 0,
             timing: options.timing,
             ending: None,
@@ -143,7 +143,7 @@ impl Session {
     /// the session is lost, and the other side is sent the reason.
     pub fn attach(&mut self, received: u64, now: Instant) -> AttachmentId {
         self.attachments += 1;
-        self.link = Some(AttachmentLiveness {
+        self.current = Some(CurrentAttachment {
             decoder: Decoder::default(),
             liveness: Liveness::new(self.timing, now),
             budget: FrameBudget::new(now),
@@ -164,13 +164,13 @@ impl Session {
 
     /// Returns the connection that carries the session, if any.
     pub fn attachment(&self) -> Option<AttachmentId> {
-        self.link.as_ref().map(|_| AttachmentId(self.attachments))
+        self.current.as_ref().map(|_| AttachmentId(self.attachments))
     }
 
     /// Detaches the connection, unless another one has displaced it.
     pub fn detach(&mut self, attachment: AttachmentId) {
         if self.attachment() == Some(attachment) {
-            self.link = None;
+            self.current = None;
             self.outgoing.carry_all();
         }
     }
@@ -180,7 +180,7 @@ impl Session {
     /// # Errors
     /// The other side has acknowledged or sent bytes.
     pub fn restart(&mut self) -> Result<(), ProtocolError> {
-        self.link = None;
+        self.current = None;
         self.outgoing.carry_all();
         self.incoming.restart()?;
         self.outgoing.restart()
@@ -204,10 +204,10 @@ impl Session {
     ) {
         let mut taking = Taking::new(now, pass);
         let result = loop {
-            let Some(link) = self.carrying(attachment) else {
+            let Some(current) = self.carrying(attachment) else {
                 return taking.take(&mut self.incoming);
             };
-            let applied = match link.decoder.next(&mut bytes) {
+            let applied = match current.decoder.next(&mut bytes) {
                 Ok(Some(Piece::Data { offset, bytes })) => taking.accept(&mut self.incoming, offset, bytes),
                 Ok(Some(Piece::Frame(frame))) => {
                     // The bytes before the frame are taken first.
@@ -226,10 +226,10 @@ impl Session {
             self.abort_with(violation, EndReason::Malformed);
         }
         let (is_outstanding, sent) = (self.outgoing.is_outstanding(), self.outgoing.sent());
-        if let Some(link) = &mut self.link {
-            link.liveness.heard(is_outstanding, now);
-            let frames = link.decoder.take_frames();
-            if frames > 0 && !link.budget.charge(frames, sent, now) {
+        if let Some(current) = &mut self.current {
+            current.liveness.heard(is_outstanding, now);
+            let frames = current.decoder.take_frames();
+            if frames > 0 && !current.budget.charge(frames, sent, now) {
                 self.abort_with(ProtocolError::Flood, EndReason::Malformed);
             }
         }
@@ -241,18 +241,18 @@ impl Session {
     /// An output that does not [copy](Output::COPIES) reads the bytes of the stream where they are [kept](Self::kept),
     /// and reports what was [written](Self::mark_sent).
     pub fn transmit<O: Output>(&mut self, attachment: AttachmentId, out: &mut O, max: usize, now: Instant) {
-        let Some(link) = self.link.as_mut().filter(|_| attachment.0 == self.attachments) else {
+        let Some(current) = self.current.as_mut().filter(|_| attachment.0 == self.attachments) else {
             return;
         };
-        if link.has_sent_last {
+        if current.has_sent_last {
             return;
         }
         if let Some(ending) = self.ending.filter(|ending| !ending.is_orderly) {
             out.frame(Frame::End(ending.end));
-            link.has_sent_last = true;
+            current.has_sent_last = true;
             return;
         }
-        if let Some(number) = link.pong.take() {
+        if let Some(number) = current.pong.take() {
             out.frame(Frame::Pong(number));
         }
         let has_data = self.outgoing.next(1).is_some();
@@ -261,15 +261,15 @@ impl Session {
             out.frame(Frame::Ack { offset, window });
         }
         if self.outgoing.send(out, max) {
-            link.liveness.sent(now);
+            current.liveness.sent(now);
         }
         let is_sent = self.outgoing.is_sent();
-        if let Some(number) = link.liveness.ping(now) {
+        if let Some(number) = current.liveness.ping(now) {
             out.frame(Frame::Ping(number));
         }
         if let Some(ending) = self.ending.filter(|_| is_sent) {
             out.frame(Frame::End(ending.end));
-            link.has_sent_last = true;
+            current.has_sent_last = true;
         }
     }
 
@@ -319,15 +319,15 @@ impl Session {
     /// Returns whether the other side ended or violated the session, and the connection, if any, has this side's END.
     pub fn is_over(&self) -> bool {
         let is_heard = self.ended.is_some() || self.violation.is_some();
-        is_heard && self.link.as_ref().is_none_or(|link| link.has_sent_last)
+        is_heard && self.current.as_ref().is_none_or(|current| current.has_sent_last)
     }
 
     /// Returns the state of a connection.
     pub fn link_state(&self, attachment: AttachmentId, now: Instant) -> AttachmentState {
-        match &self.link {
-            Some(link) if attachment.0 == self.attachments => match link.left {
+        match &self.current {
+            Some(current) if attachment.0 == self.attachments => match current.left {
                 Some(going) => AttachmentState::Going(going),
-                None if link.liveness.is_dead(now) => AttachmentState::Dead,
+                None if current.liveness.is_dead(now) => AttachmentState::Dead,
                 None => AttachmentState::Alive,
             },
             _ => AttachmentState::Detached,
@@ -336,19 +336,21 @@ impl Session {
 
     /// Returns when to [transmit](Self::transmit) and check the [connection](Self::link_state), at the latest.
     pub fn deadline(&self) -> Option<Instant> {
-        let link = self.link.as_ref().filter(|link| !link.has_sent_last)?;
-        self.incoming.due().into_iter().chain(link.liveness.deadline()).min()
+        let current = self.current.as_ref().filter(|current| !current.has_sent_last)?;
+        self.incoming.due().into_iter().chain(current.liveness.deadline()).min()
     }
 
     /// Returns when a connection counts as dead if it accepts no bytes: nothing can be [transmitted](Self::transmit).
     pub fn stuck_at(&self) -> Option<Instant> {
-        self.link.as_ref().map(|link| link.liveness.stuck_at())
+        self.current.as_ref().map(|current| current.liveness.stuck_at())
     }
 
     /// Returns the connection if it carries the session, and the other side may still send on it.
-    fn carrying(&mut self, attachment: AttachmentId) -> Option<&mut AttachmentLiveness> {
+    fn carrying(&mut self, attachment: AttachmentId) -> Option<&mut CurrentAttachment> {
         let may_receive = attachment.0 == self.attachments && self.ended.is_none() && self.violation.is_none();
-        self.link.as_mut().filter(|link| may_receive && link.left.is_none())
+        self.current
+            .as_mut()
+            .filter(|current| may_receive && current.left.is_none())
     }
 
     fn apply(&mut self, frame: Frame) -> Result<(), ProtocolError> {
@@ -358,18 +360,18 @@ impl Session {
             Frame::Ack { .. } if self.is_aborted() => {}
             Frame::Ack { offset, window } => self.outgoing.acknowledge(offset, window)?,
             Frame::End(end) => self.end_received(end)?,
-            Frame::Ping(number) => self.on_link(|link| link.pong = Some(number)),
-            Frame::Pong(number) => self.on_link(|link| link.liveness.answered(number)),
-            Frame::Going(going) => self.on_link(|link| link.left = Some(going)),
+            Frame::Ping(number) => self.with_current(|current| current.pong = Some(number)),
+            Frame::Pong(number) => self.with_current(|current| current.liveness.answered(number)),
+            Frame::Going(going) => self.with_current(|current| current.left = Some(going)),
             Frame::Keeps { window } => self.incoming.set_kept(bounded(window)),
             Frame::Proof { .. } | Frame::Attached { .. } => return Err(ProtocolError::Order),
         }
         Ok(())
     }
 
-    fn on_link(&mut self, change: impl FnOnce(&mut AttachmentLiveness)) {
-        if let Some(link) = &mut self.link {
-            change(link);
+    fn with_current(&mut self, change: impl FnOnce(&mut CurrentAttachment)) {
+        if let Some(current) = &mut self.current {
+            change(current);
         }
     }
 
@@ -415,7 +417,7 @@ pub enum AttachmentState {
 
 /// The state of the session that ends with its connection.
 #[derive(Debug)]
-struct AttachmentLiveness {
+struct CurrentAttachment {
     decoder: Decoder,
     liveness: Liveness,
     budget: FrameBudget,

@@ -94,12 +94,12 @@ fn files_of_tls(settings: &Settings, tls: &Field<'_>) {
     match judged.check_files() {
         Ok(remarks) => {
             for remark in remarks {
-                place(remark.part).warning(remark.to_string());
+                place(remark.file).warning(remark.to_string());
             }
         }
         Err(faults) => {
             for fault in faults {
-                place(fault.part).fault(fault.to_string());
+                place(fault.file).fault(fault.to_string());
             }
         }
     }

@@ -226,7 +226,7 @@ fn evidence<'a>(
     let client = pending.addresses.source.ip();
     RequestCredentials {
         credential,
-        peer: pending.record.info.tls.as_ref(),
+        client_tls: pending.record.info.tls.as_ref(),
         client,
         // Behind a load balancer on this host a client is where its PROXY header says.
         is_local: [client, pending.record.info.peer.ip()]

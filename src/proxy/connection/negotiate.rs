@@ -77,7 +77,7 @@ async fn handshake<'a>(
     match accepted {
         Ok(Ok(accepted)) => {
             pending.record.set_tls(&accepted);
-            let session = accepted.session.into();
+            let session = accepted.stream.into();
             let negotiated = match accepted.http2 {
                 true => NegotiatedProtocol::Http2(session, Vec::new()),
                 false => NegotiatedProtocol::Http1(session, Vec::new()),

@@ -73,7 +73,7 @@ impl<'a> RequestRecord<'a> {
     /// Sets the TLS session, with the client's identity if it has presented a certificate.
     pub(super) fn set_tls(&mut self, accepted: &tls::CompletedHandshake) {
         self.shared.metrics.tls_accepted(accepted);
-        self.info.tls = Some(Arc::clone(&accepted.peer));
+        self.info.tls = Some(Arc::clone(&accepted.client));
     }
 
     /// Sets why the user may reach the target.

@@ -6,7 +6,7 @@ use tokio::sync::Notify;
 use tracing::{error, info, warn};
 
 use super::access_sources::log_unread;
-use crate::base::follow::{ReadFailure, Reads, ReloadResult, follow};
+use crate::base::follow::{ReadFailure, ReadPool, ReloadResult, follow};
 use crate::net::tls::FileError;
 use crate::proxy::connection::Shared;
 
@@ -24,7 +24,7 @@ pub(super) async fn watch(shared: Arc<Shared>) {
 }
 
 /// Reads the files once, for settings that have changed. If that hangs, the next poll reads them.
-pub(super) async fn read(reads: &Reads, shared: &Arc<Shared>) {
+pub(super) async fn read(reads: &ReadPool, shared: &Arc<Shared>) {
     let own = Arc::clone(shared);
     let read = reads.run(move || log_and_count(&own.tls.reload(), &own)).await;
     read.unwrap_or_else(|error| unread(error, shared));

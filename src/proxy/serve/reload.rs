@@ -12,7 +12,7 @@ use tracing::{error, info, warn};
 use super::access_sources::AccessSources;
 use super::capacity::Capacity;
 use super::certificate_poll;
-use crate::base::follow::{ReadFailure, Reads};
+use crate::base::follow::{ReadFailure, ReadPool};
 use crate::kubernetes::{self, Controller};
 use crate::policy::allowlist::Writer;
 use crate::proxy::config::{Config, LoadedConfig, Report, Severity};
@@ -30,7 +30,7 @@ pub(super) async fn keep_reloading(
     shared: Arc<Shared>,
     wanted: Arc<Notify>,
 ) {
-    let (reads, of_certificates) = (Reads::default(), Reads::default());
+    let (reads, of_certificates) = (ReadPool::default(), ReadPool::default());
     loop {
         wanted.notified().await;
         let load = Arc::clone(&load);

@@ -161,7 +161,7 @@ impl<R: Reader, W: Writer> HeldDirection<R, W> {
     fn announcement(&self) -> Option<usize> {
         let may_be_one = self.direction == Direction::Download && self.announced == 0;
         if may_be_one {
-            lines::announcement(&self.held)
+            lines::announcement_length(&self.held)
         } else {
             None
         }

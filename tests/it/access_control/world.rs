@@ -245,7 +245,7 @@ pub(crate) fn service(name: &str, address: SocketAddr) -> ServiceTarget {
         },
         ports: [22, 22],
         endpoints: Endpoints::from(vec![address]),
-        terms: TargetRules {
+        rules: TargetRules {
             limits: TargetLimits {
                 ssh_only: false,
                 ..TargetLimits::default()

@@ -43,7 +43,7 @@ pub(crate) async fn over(
     let (client, accepted) = tokio::join!(connector.connect(name, client), tls.accept(ours, Vec::new(), deadline));
     let accepted = accepted.unwrap();
     assert_eq!(accepted.http2, protocol == Protocol::Http2);
-    (client.unwrap(), accepted.session)
+    (client.unwrap(), accepted.stream)
 }
 
 fn ends() -> (TlsConnector, Tls) {

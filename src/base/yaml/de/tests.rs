@@ -79,10 +79,10 @@ enum Listen {
 }
 
 fn read_text(text: &str) -> Result<File, String> {
-    let findings = Diagnostics::default();
-    let mut root = tree::read(text, &findings).unwrap();
-    let file = read(&mut root, &findings);
-    let finished = findings.finish(None, file);
+    let diagnostics = Diagnostics::default();
+    let mut root = tree::read(text, &diagnostics).unwrap();
+    let file = read(&mut root, &diagnostics);
+    let finished = diagnostics.finish(None, file);
     finished.map(|(file, _)| file).map_err(|report| report.to_string())
 }
 
@@ -169,11 +169,11 @@ fn a_missing_key_is_a_fault_even_where_the_struct_does_not_name_it() {
         a: bool,
         b: bool,
     }
-    let findings = Diagnostics::default();
-    let mut root = tree::read("pair: {b: 1}", &findings).unwrap();
-    assert!(read::<All>(&mut root, &findings).pair.is_none());
+    let diagnostics = Diagnostics::default();
+    let mut root = tree::read("pair: {b: 1}", &diagnostics).unwrap();
+    assert!(read::<All>(&mut root, &diagnostics).pair.is_none());
     assert_eq!(
-        findings.finish(None, ()).unwrap_err().to_string(),
+        diagnostics.finish(None, ()).unwrap_err().to_string(),
         "1:1: error: pair: `a` is missing\n1:11: error: pair.b: expected `true` or `false` (found `1`)"
     );
 }
@@ -186,10 +186,10 @@ fn a_file_of_a_mebibyte_with_many_faults_is_read() {
         let fault = if number % 10 == 0 { ", mod: x" } else { "" };
         text += &format!("- {{name: n{number}, addresses: [10.0.0.1:22]{fault}}}\n");
     }
-    let findings = Diagnostics::default();
-    let mut root = tree::read(&text, &findings).unwrap();
-    read::<File>(&mut root, &findings);
-    let report = findings.finish(None, ()).unwrap_err();
+    let diagnostics = Diagnostics::default();
+    let mut root = tree::read(&text, &diagnostics).unwrap();
+    read::<File>(&mut root, &diagnostics);
+    let report = diagnostics.finish(None, ()).unwrap_err();
     assert_eq!(report.iter().count(), MAX_ERRORS + 1);
     let last = report.iter().last().unwrap().to_string();
     assert_eq!(last, "10002:44: error: too many errors: the others are not reported");

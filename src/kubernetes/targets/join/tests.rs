@@ -233,7 +233,7 @@ fn allowed_clients_without_client_certificates_is_noted_and_keeps_every_client_o
     };
     let settled = join.recompute();
     assert!(is_remarked(&settled), "{:?}", settled.remarks);
-    assert_eq!(set(&settled).terms.allowed_clients.as_ref(), Some(&names));
+    assert_eq!(set(&settled).rules.allowed_clients.as_ref(), Some(&names));
     for (allowed_clients, again) in [(true, false), (false, true)] {
         let mut rules = rules();
         rules.limits.annotations.allowed_clients = allowed_clients;
@@ -258,7 +258,7 @@ fn lists_of_users_reach_the_target_and_are_noted_where_no_user_is_asked_for() {
     };
     let settled = join.recompute();
     assert!(is_remarked(&settled), "{:?}", settled.remarks);
-    assert_eq!(set(&settled).terms.user_lists.as_deref(), Some(&lists));
+    assert_eq!(set(&settled).rules.user_lists.as_deref(), Some(&lists));
     for (allowed_users, again) in [(true, false), (false, true)] {
         let mut rules = rules();
         rules.limits.annotations.allowed_users = allowed_users;
@@ -267,7 +267,7 @@ fn lists_of_users_reach_the_target_and_are_noted_where_no_user_is_asked_for() {
     }
     service.annotations.user_lists = None;
     put_service(&mut join, "n", "a", service);
-    assert_eq!(set(&join.recompute()).terms.user_lists, None);
+    assert_eq!(set(&join.recompute()).rules.user_lists, None);
 }
 
 #[test]

@@ -23,7 +23,7 @@ fn a_read_of_other_settings_that_ends_after_a_change_of_them_changes_nothing() {
     };
     let applied = |_| panic!("it counts no more");
     assert_eq!(
-        follow::reload::<_, FileError>(&tls.readings, Duration::ZERO, read, applied),
+        follow::reload::<_, FileError>(&tls.history, Duration::ZERO, read, applied),
         ReloadResult::Unchanged
     );
 }

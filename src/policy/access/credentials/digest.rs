@@ -66,11 +66,11 @@ impl Key {
         user: &User,
         right: Right,
         credential: Option<&Credential>,
-        certificate: Option<&ClientTls>,
+        client_tls: Option<&ClientTls>,
     ) -> Digest {
         // A constant address: the digest of a subject does not depend on the network.
         let proof = credential.map(|credential| self.credential(credential, Ipv4Addr::UNSPECIFIED.into()).0);
-        let own = certificate.and_then(|peer| peer.certificates.first());
+        let own = client_tls.and_then(|client_tls| client_tls.certificates.first());
         self.digest(&(identity(user), right, proof, own.map(|own| own.as_ref())))
     }
 

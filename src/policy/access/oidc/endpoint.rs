@@ -12,7 +12,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::timeout;
 
 use super::key_set::MAX_BYTES;
-use crate::base::follow::Reads;
+use crate::base::follow::ReadPool;
 use crate::base::text::chain;
 use crate::net::exchange;
 use crate::policy::access::options::Issuer;
@@ -45,14 +45,14 @@ impl Endpoint {
     ///
     /// # Errors
     /// The reason, for the operator, such as no whole answer within [`REQUEST_TIMEOUT`].
-    pub(super) async fn get(&self, reads: &Reads) -> Result<Vec<u8>, Box<str>> {
+    pub(super) async fn get(&self, reads: &ReadPool) -> Result<Vec<u8>, Box<str>> {
         match timeout(REQUEST_TIMEOUT, self.request(reads)).await {
             Ok(answer) => answer,
             Err(_) => Err(format!("no whole answer within {}s", REQUEST_TIMEOUT.as_secs()).into()),
         }
     }
 
-    async fn request(&self, reads: &Reads) -> Result<Vec<u8>, Box<str>> {
+    async fn request(&self, reads: &ReadPool) -> Result<Vec<u8>, Box<str>> {
         let (url, ca, is_direct) = (self.url.clone(), self.ca.clone(), self.is_direct);
         // The files are read each time, so a renewed authority counts.
         let server = reads.run(move || server(&url, ca.as_deref(), is_direct)).await;
@@ -71,7 +71,7 @@ impl Endpoint {
         let request = exchange::request(path, host, "application/jwk-set+json, application/json");
         let (response, _running) = exchange::send_request(stream, request, Bytes::new()).await?;
         match response.status() {
-            StatusCode::OK => Ok(exchange::body(response.into_body(), MAX_BYTES).await?.into()),
+            StatusCode::OK => Ok(exchange::read_body(response.into_body(), MAX_BYTES).await?.into()),
             status => {
                 let advice = match status.is_redirection() {
                     true => ": redirects are not followed, give the final URL",

@@ -118,25 +118,25 @@ impl Key {
     }
 
     fn from_json(value: Value) -> Result<Self, &'static str> {
-        let members: Jwk = serde_json::from_value(value).map_err(|_| "is no JSON Web Key")?;
-        if members.usage.as_ref().is_some_and(|usage| usage != "sig") {
+        let jwk: Jwk = serde_json::from_value(value).map_err(|_| "is no JSON Web Key")?;
+        if jwk.usage.as_ref().is_some_and(|usage| usage != "sig") {
             return Err("is not for signatures (use)");
         }
         let verifies = |operations: &Vec<String>| operations.iter().any(|operation| operation == "verify");
-        if members.key_ops.as_ref().is_some_and(|operations| !verifies(operations)) {
+        if jwk.key_ops.as_ref().is_some_and(|operations| !verifies(operations)) {
             return Err("is not to verify signatures (key_ops)");
         }
-        let (possible, key) = match (&*members.kty, members.crv.as_deref()) {
-            ("RSA", _) => (&RSA[..], members.rsa()),
-            ("EC", Some("P-256")) => (&[Algorithm::ES256][..], members.elliptic(32)),
-            ("EC", Some("P-384")) => (&[Algorithm::ES384][..], members.elliptic(48)),
-            ("OKP", Some("Ed25519")) => (&[Algorithm::EdDSA][..], members.edwards()),
+        let (possible, key) = match (&*jwk.kty, jwk.crv.as_deref()) {
+            ("RSA", _) => (&RSA[..], jwk.rsa()),
+            ("EC", Some("P-256")) => (&[Algorithm::ES256][..], jwk.elliptic(32)),
+            ("EC", Some("P-384")) => (&[Algorithm::ES384][..], jwk.elliptic(48)),
+            ("OKP", Some("Ed25519")) => (&[Algorithm::EdDSA][..], jwk.edwards()),
             ("EC" | "OKP", _) => return Err("has a curve other than P-256, P-384 and Ed25519"),
             _ => return Err("has a kty other than RSA, EC and OKP"),
         };
         let key = key.ok_or("has numbers that are not valid, of a wrong length or weak")?;
         let mut algorithms = possible.to_vec();
-        if let Some(name) = &members.alg {
+        if let Some(name) = &jwk.alg {
             let only = algorithm(name);
             algorithms.retain(|possible| Some(*possible) == only);
         }
@@ -144,7 +144,7 @@ impl Key {
             return Err("has an alg that is not supported or does not fit it");
         }
         Ok(Self {
-            id: members.kid,
+            id: jwk.kid,
             algorithms,
             key,
         })

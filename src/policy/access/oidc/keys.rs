@@ -14,7 +14,7 @@ use tracing::{error, info, warn};
 use super::endpoint::Endpoint;
 use super::key_set::{KeySet, MAX_BYTES};
 use crate::base::file;
-use crate::base::follow::{Reads, fingerprint};
+use crate::base::follow::{ReadPool, fingerprint};
 use crate::policy::access::queue::{QueueLimits, ReviewQueue};
 use crate::policy::access::reviewer::{NoAnswer, ReviewError, busy};
 
@@ -36,7 +36,7 @@ impl Source {
         RefreshSchedule { good, bad, least }
     }
 
-    async fn read(&self, reads: &Reads) -> Result<Vec<u8>, Box<str>> {
+    async fn read(&self, reads: &ReadPool) -> Result<Vec<u8>, Box<str>> {
         match self {
             Self::Endpoint(endpoint) => endpoint.get(reads).await,
             Self::File(path) => {
@@ -91,7 +91,7 @@ impl State {
 pub(super) struct Keys {
     refresher: Arc<Refresher>,
     /// The tokens that wait for an attempt.
-    waiting: Arc<ReviewQueue>,
+    queue: Arc<ReviewQueue>,
     _following: Option<AbortOnDropHandle<()>>,
 }
 
@@ -108,11 +108,11 @@ struct Refresher {
 
 impl Keys {
     /// Starts the refresh. Outside a tokio runtime nothing is refreshed, so no keys are ever known.
-    pub(super) fn follow(issuer: &str, source: Source, pace: RefreshSchedule) -> Self {
+    pub(super) fn follow(issuer: &str, source: Source, schedule: RefreshSchedule) -> Self {
         let refresher = Arc::new(Refresher {
             issuer: issuer.into(),
             source,
-            schedule: pace,
+            schedule,
             state: watch::Sender::default(),
             wanted: Notify::new(),
         });
@@ -120,7 +120,7 @@ impl Keys {
         let following = runtime.map(|runtime| runtime.spawn(Arc::clone(&refresher).follow()));
         Self {
             refresher,
-            waiting: ReviewQueue::new(MAX_WAITING),
+            queue: ReviewQueue::new(MAX_WAITING),
             _following: following.map(AbortOnDropHandle::new),
         }
     }
@@ -142,7 +142,7 @@ impl Keys {
         {
             return Ok(seen);
         }
-        let _waiting = self.waiting.enter(client).await.ok_or_else(busy)?;
+        let _waiting = self.queue.enter(client).await.ok_or_else(busy)?;
         // The first attempt starts without a request.
         if seen.attempted.is_some() {
             self.refresher.wanted.notify_one();
@@ -158,7 +158,7 @@ impl Keys {
 
 impl Refresher {
     async fn follow(self: Arc<Self>) {
-        let reads = Reads::default();
+        let reads = ReadPool::default();
         loop {
             self.take(self.source.read(&reads).await);
             let pause = match &*self.state.borrow() {

@@ -90,18 +90,18 @@ impl<V: Clone + Send + Sync + 'static> ReviewCache<V> {
     }
 
     /// Caches an answer, unless one that was asked for later is cached.
-    pub(super) fn put(&self, question: Digest, is_yes: bool, known: CachedAnswer<V>) {
+    pub(super) fn put(&self, question: Digest, is_yes: bool, answer: CachedAnswer<V>) {
         let State { yes, no, .. } = &mut *self.state.lock();
         let is_older = |cache: &&mut Cache<V>| {
             let other = cache.entries.get(&question);
-            other.is_some_and(|(other, _)| other.asked > known.asked)
+            other.is_some_and(|(other, _)| other.asked > answer.asked)
         };
         if [&yes, &no].into_iter().any(is_older) {
             return;
         }
         let (own, other) = if is_yes { (yes, no) } else { (no, yes) };
         other.remove(&question);
-        own.put(question, known);
+        own.put(question, answer);
     }
 
     /// Forgets each approval of which `applies` is true.
@@ -109,7 +109,7 @@ impl<V: Clone + Send + Sync + 'static> ReviewCache<V> {
         let yes = &mut self.state.lock().yes;
         let all = yes.entries.iter();
         let due: Vec<_> = all
-            .filter(|(_, (known, _))| applies(known))
+            .filter(|(_, (answer, _))| applies(answer))
             .map(|(question, _)| *question)
             .collect();
         due.iter().for_each(|question| yes.remove(question));
@@ -142,8 +142,8 @@ impl<V: Clone + Send + Sync + 'static> ReviewCache<V> {
         F: Future<Output = ReviewResult<V>> + Send + 'static,
     {
         for _ in 0..MAX_JOINED {
-            let (mut flight, is_first) = self.flight(question, since, &ask);
-            let answer = flight.answer.wait_for(Option::is_some).await.ok();
+            let (mut pending, is_first) = self.join_or_begin(question, since, &ask);
+            let answer = pending.answer.wait_for(Option::is_some).await.ok();
             match answer.and_then(|answer| answer.clone()) {
                 Some(Err(unavailable)) if unavailable.kind == NoAnswer::Busy && !is_first => {}
                 Some(answer) => return answer,
@@ -154,7 +154,7 @@ impl<V: Clone + Send + Sync + 'static> ReviewCache<V> {
     }
 
     /// Returns the review in progress, and whether it begins with this call.
-    fn flight<F>(
+    fn join_or_begin<F>(
         self: &Arc<Self>,
         question: Digest,
         since: Option<Instant>,
@@ -164,30 +164,30 @@ impl<V: Clone + Send + Sync + 'static> ReviewCache<V> {
         F: Future<Output = ReviewResult<V>> + Send + 'static,
     {
         let mut state = self.state.lock();
-        let is_current = |flight: &&PendingReview<V>| {
-            let has_ended = flight.answer.has_changed().is_err();
-            !has_ended && since.is_none_or(|since| flight.begun >= since)
+        let is_current = |pending: &&PendingReview<V>| {
+            let has_ended = pending.answer.has_changed().is_err();
+            !has_ended && since.is_none_or(|since| pending.begun >= since)
         };
-        if let Some(flight) = state.running.get(&question).filter(is_current) {
-            return (flight.clone(), false);
+        if let Some(pending) = state.running.get(&question).filter(is_current) {
+            return (pending.clone(), false);
         }
         let (sender, answer) = watch::channel(None);
-        let flight = PendingReview {
+        let pending = PendingReview {
             begun: Instant::now(),
             answer,
         };
-        state.running.insert(question, flight.clone());
+        state.running.insert(question, pending.clone());
         let (own, asked) = (Arc::clone(self), ask());
         tokio::spawn(async move {
             sender.send_replace(Some(asked.await));
             let mut state = own.state.lock();
             // A later review of the same question may have taken the place.
-            let is_own = |flight: &PendingReview<V>| sender.subscribe().same_channel(&flight.answer);
+            let is_own = |pending: &PendingReview<V>| sender.subscribe().same_channel(&pending.answer);
             if state.running.get(&question).is_some_and(is_own) {
                 state.running.remove(&question);
             }
         });
-        (flight, true)
+        (pending, true)
     }
 }
 
@@ -203,22 +203,22 @@ impl<V: Clone> Cache<V> {
     }
 
     fn get(&self, question: &Digest, max_age: Duration, since: Option<Instant>) -> Option<V> {
-        let (known, _) = self.entries.get(question)?;
-        let has_expired = known.expires.is_some_and(|expires| expires <= Instant::now());
-        let is_current = known.asked.elapsed() < max_age && since.is_none_or(|since| known.asked >= since);
-        (is_current && !has_expired).then(|| known.value.clone())
+        let (answer, _) = self.entries.get(question)?;
+        let has_expired = answer.expires.is_some_and(|expires| expires <= Instant::now());
+        let is_current = answer.asked.elapsed() < max_age && since.is_none_or(|since| answer.asked >= since);
+        (is_current && !has_expired).then(|| answer.value.clone())
     }
 
     /// Caches an answer, unless it takes more than a quarter of `max_bytes`.
-    fn put(&mut self, question: Digest, known: CachedAnswer<V>) {
+    fn put(&mut self, question: Digest, answer: CachedAnswer<V>) {
         self.remove(&question);
-        let bytes = known.bytes();
+        let bytes = answer.bytes();
         if bytes > self.max_bytes / 4 {
             return;
         }
         self.bytes += bytes;
         self.order.insert(self.next, question);
-        self.entries.insert(question, (known, self.next));
+        self.entries.insert(question, (answer, self.next));
         self.next += 1;
         while self.bytes > self.max_bytes
             && let Some((_, oldest)) = self.order.first_key_value()
@@ -229,9 +229,9 @@ impl<V: Clone> Cache<V> {
     }
 
     fn remove(&mut self, question: &Digest) {
-        if let Some((known, number)) = self.entries.remove(question) {
+        if let Some((answer, number)) = self.entries.remove(question) {
             self.order.remove(&number);
-            self.bytes -= known.bytes();
+            self.bytes -= answer.bytes();
         }
     }
 }
@@ -358,7 +358,7 @@ mod tests {
         assert_eq!(fresh(None), None);
         answers.put(one, true, known("yes", 0));
         assert_eq!((fresh(None), answers.len()), (Some("yes"), [2, 0]));
-        answers.remove_where(|known| known.value == "yes");
+        answers.remove_where(|answer| answer.value == "yes");
         assert_eq!((fresh(None), answers.len()), (None, [1, 0]));
         answers.clear();
         let state = answers.state.lock();

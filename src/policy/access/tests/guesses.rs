@@ -19,9 +19,9 @@ fn world() -> World {
     std::fs::write(file.path(), format!("alice:{hash}\nbob:{hash}\n")).unwrap();
     let sources = Sources {
         users: Some(Arc::new(passwords::PasswordFile::open(file.path()).unwrap())),
-        ..Sources::clone(&world.access.judge.config.load().sources)
+        ..Sources::clone(&world.access.decider.config.load().sources)
     };
-    let options = Options::clone(&world.access.judge.config.load().options);
+    let options = Options::clone(&world.access.decider.config.load().options);
     world.access.apply(options, sources);
     world
 }
@@ -31,12 +31,12 @@ fn with_tickets() -> World {
     let world = world();
     let tickets = Arc::new(Tickets::new(seconds(60)));
     tickets.replace(&BTreeMap::new());
-    let rules = world.access.judge.config.load_full();
+    let config = world.access.decider.config.load_full();
     let sources = Sources {
         tickets: Some(tickets),
-        ..rules.sources.clone()
+        ..config.sources.clone()
     };
-    world.access.apply(rules.options.clone(), sources);
+    world.access.apply(config.options.clone(), sources);
     world
 }
 
@@ -52,7 +52,7 @@ fn login(user: &str, password: &str, client: u32) -> RequestCredentials<'static>
 
 async fn refusal(world: &World, user: &str, password: &str, client: u32) -> Option<RefusalReason> {
     let identified = world.access.authenticate(login(user, password, client)).await;
-    identified.err().map(|denial| denial.reason)
+    identified.err().map(|refusal| refusal.reason)
 }
 
 async fn guess(world: &World, user: &str, client: u32, guesses: std::ops::Range<u32>) {
@@ -151,7 +151,7 @@ async fn right_and_wrong_passwords_have_the_same_answer_where_none_is_checked() 
         assert_eq!(refusal(&world, "alice", "correct", 1).await, None);
         sleep(seconds(age)).await;
         let client = Ipv4Addr::from_bits(1).into();
-        let passwords = &world.access.judge.reviews.passwords;
+        let passwords = &world.access.decider.reviews.passwords;
         let permits: Vec<_> = std::iter::from_fn(|| passwords.enter(client).now_or_never()).collect();
         let mut waiting = Vec::new();
         for _ in 0..64 {
@@ -200,7 +200,7 @@ async fn wrong_tickets_that_come_at_the_same_moment_are_a_hundred_together() {
             let wrong = (first..first + BURST).map(|number| format!("{number:026}"));
             let answers = wrong.map(|ticket| world.identify(&ticket, network).now_or_never().unwrap().unwrap_err());
             answers
-                .filter(|denial| denial.reason == RefusalReason::CredentialsRefused)
+                .filter(|refusal| refusal.reason == RefusalReason::CredentialsRefused)
                 .count()
         };
         let looked_at = std::thread::scope(|scope| {
@@ -215,7 +215,7 @@ async fn wrong_tickets_that_come_at_the_same_moment_are_a_hundred_together() {
 async fn a_guess_that_is_beyond_the_bound_after_its_wait_is_refused_as_one() {
     let world = world();
     guess(&world, "alice", 1, 0..BURST - 1).await;
-    let passwords = &world.access.judge.reviews.passwords;
+    let passwords = &world.access.decider.reviews.passwords;
     let client = Ipv4Addr::from_bits(1).into();
     let mut permits: Vec<_> = std::iter::from_fn(|| passwords.enter(client).now_or_never()).collect();
     let release = async {
@@ -257,7 +257,7 @@ async fn of_two_guesses_that_are_hashed_at_the_same_moment_one_is_the_last() {
 async fn a_recheck_hashes_no_password_of_a_line_that_is_unchanged() {
     const OTHER: &str = "$2b$05$dFdD19ja62y5FNHzuTHz/ur0eKTpA63GRpL9H0La3wcIV823kQdNK";
     let world = world();
-    let rules = world.access.judge.config.load_full();
+    let config = world.access.decider.config.load_full();
     let file = tempfile::NamedTempFile::new().unwrap();
     let hash = "$2y$05$C4ig4r120vyo1vh3fN8r8eElsx.pkSZw4WxY2QNujrvxq297xDBEu";
     let write = |lines: &str| std::fs::write(file.path(), lines).unwrap();
@@ -265,9 +265,9 @@ async fn a_recheck_hashes_no_password_of_a_line_that_is_unchanged() {
     let users = Arc::new(passwords::PasswordFile::open(file.path()).unwrap());
     let sources = Sources {
         users: Some(Arc::clone(&users)),
-        ..rules.sources.clone()
+        ..config.sources.clone()
     };
-    world.access.apply(rules.options.clone(), sources);
+    world.access.apply(config.options.clone(), sources);
     world.publish(["a".to_owned()], None);
     let subject = world.access.authenticate(login("alice", "correct", 1)).await.unwrap();
     let grant = world.access.authorize(&subject, &world.target("a")).await.unwrap();

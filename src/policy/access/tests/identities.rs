@@ -42,7 +42,7 @@ async fn a_user_that_proves_nothing_or_is_the_clusters_own_is_refused() {
             format!("{name}{method:?}{refusal:?}").replace(|character: char| !character.is_ascii_alphanumeric(), "x");
         let identified = world.identify(&token, 1).await;
         assert_eq!(
-            identified.err().map(|denial| denial.reason),
+            identified.err().map(|refusal| refusal.reason),
             refusal,
             "{name} {method:?}"
         );
@@ -50,8 +50,8 @@ async fn a_user_that_proves_nothing_or_is_the_clusters_own_is_refused() {
     // A token that begins with a space is answered as system:anonymous, so it is not asked about.
     let asked = world.script.asked();
     for token in [" alice", "al ice", "", "a\u{e9}"] {
-        let denial = world.identify(token, 1).await.unwrap_err();
-        assert_eq!(denial.reason, CredentialsRefused, "{token:?}");
+        let refusal = world.identify(token, 1).await.unwrap_err();
+        assert_eq!(refusal.reason, CredentialsRefused, "{token:?}");
     }
     assert_eq!(world.script.asked(), asked);
 }
@@ -82,10 +82,10 @@ pub(super) fn certificate(lives: Duration) -> Arc<ClientTls> {
 async fn the_names_of_a_certificate_have_the_bounds_of_those_of_other_sources() {
     let world = World::new(|_| {});
     let identify = async |subject: &[(rcgen::DnType, &str)]| {
-        let peer = peer(subject);
+        let client_tls = peer(subject);
         let request = RequestCredentials {
             credential: None,
-            peer: Some(&peer),
+            client_tls: Some(&client_tls),
             client: IpAddr::from([192, 0, 2, 1]),
             is_local: false,
             right: Right::Connect,
@@ -93,7 +93,7 @@ async fn the_names_of_a_certificate_have_the_bounds_of_those_of_other_sources() 
         let identified = world.access.authenticate(request).await;
         identified
             .map(|subject| subject.user.groups.len())
-            .map_err(|denial| (denial.reason, denial.phrase().to_owned()))
+            .map_err(|refusal| (refusal.reason, refusal.phrase().to_owned()))
     };
     let (name, group) = (rcgen::DnType::CommonName, rcgen::DnType::OrganizationName);
     let refused = |phrase: &str| Err((RefusalReason::IdentityRefused, phrase.to_owned()));
@@ -136,12 +136,12 @@ async fn a_user_of_the_file_with_a_prefix_is_none_of_another_source() {
         let users = passwords::PasswordFile::open(file.path())
             .unwrap()
             .with_prefix(Some(prefix.into()));
-        let rules = world.access.judge.config.load_full();
+        let config = world.access.decider.config.load_full();
         let sources = Sources {
             users: Some(Arc::new(users)),
-            ..rules.sources.clone()
+            ..config.sources.clone()
         };
-        world.access.apply(rules.options.clone(), sources);
+        world.access.apply(config.options.clone(), sources);
     };
     apply("file:");
     let publish = |user: &str| {
@@ -186,8 +186,8 @@ fn the_groups_of_a_certificate_are_bounded() {
     alice.groups = vec!["ops".into(); 257];
     assert!(credentials::check_names(&alice).is_ok());
     alice.groups.push("ops".into());
-    let denial = credentials::check_names(&alice).unwrap_err();
-    assert_eq!(denial.phrase(), "the certificate has more than 256 organizations");
+    let refusal = credentials::check_names(&alice).unwrap_err();
+    assert_eq!(refusal.phrase(), "the certificate has more than 256 organizations");
 }
 
 #[tokio::test(start_paused = true)]
@@ -200,10 +200,10 @@ async fn a_certificate_is_a_user_and_agrees_with_the_credential() {
     let bob = peer(&[(name, "bob")]);
     let nameless = peer(&[]);
     let client = IpAddr::from([192, 0, 2, 1]);
-    let identify = async |peer: &Arc<ClientTls>, token: Option<&str>| {
+    let identify = async |client_tls: &Arc<ClientTls>, token: Option<&str>| {
         let request = RequestCredentials {
             credential: token.map(|token| Ok(Credential::Bearer(token.into()))),
-            peer: Some(peer),
+            client_tls: Some(client_tls),
             client,
             is_local: false,
             right: Right::Connect,
@@ -218,7 +218,7 @@ async fn a_certificate_is_a_user_and_agrees_with_the_credential() {
                     subject.user.method
                 )
             })
-            .map_err(|denial| denial.phrase().to_owned())
+            .map_err(|refusal| refusal.phrase().to_owned())
     };
     let own = |text: &str| Ok(text.to_owned());
     let refused = |text: &str| Err(text.to_owned());

@@ -18,7 +18,7 @@ async fn world() -> World {
 
 async fn refusal(world: &World, token: &str, target: &str) -> Option<RefusalReason> {
     let grant = Box::pin(world.grant(token, target)).await;
-    grant.err().map(|denial| denial.reason)
+    grant.err().map(|refusal| refusal.reason)
 }
 
 /// Returns the refusal of alice at `a` beside requests of her own network for as many other targets.
@@ -105,9 +105,9 @@ async fn a_removed_key_of_an_issuer_is_not_used_while_64_tokens_wait_for_keys() 
     let world = World::new(|options| options.oidc = vec![issuer.clone()]);
     let sources = Sources {
         issuers: Some(Arc::new(oidc::Issuers::new(std::slice::from_ref(&issuer)))),
-        ..Sources::clone(&world.access.judge.config.load().sources)
+        ..Sources::clone(&world.access.decider.config.load().sources)
     };
-    let options = Options::clone(&world.access.judge.config.load().options);
+    let options = Options::clone(&world.access.decider.config.load().options);
     world.access.apply(options, sources);
     let unsigned = invented(7);
     let message = unsigned.rsplit_once('.').unwrap().0;
@@ -138,7 +138,7 @@ async fn a_change_that_the_watch_has_told_ends_what_memory_has_of_those_concerne
         let subject = world.identify("alice", 1).await.unwrap();
         let target = world.allowlist.find_target(&target).unwrap();
         let grant = world.access.authorize(&subject, &target).await;
-        grant.err().map(|denial| denial.reason)
+        grant.err().map(|refusal| refusal.reason)
     };
     let unavailable = Some(RefusalReason::AuthorizationUnavailable);
     for change in [Change::Namespace("team".into()), Change::Everywhere] {
@@ -256,7 +256,7 @@ async fn an_outage_keeps_no_user_of_a_large_office_out() {
             async move {
                 let begun = Instant::now();
                 let grant = world.grant(&token, "a").await;
-                (grant.map_err(|denial| denial.reason), begun.elapsed())
+                (grant.map_err(|refusal| refusal.reason), begun.elapsed())
             }
         });
         futures_util::future::join_all(logins).await

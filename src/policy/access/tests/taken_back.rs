@@ -234,8 +234,8 @@ async fn a_deleted_user_and_a_changed_list_end_their_tunnels_at_once() {
     world.publish(["a".to_owned()], Some(&lists(&["carol"])));
     world.access.user_lists_changed();
     assert!(has_ended(&bobs));
-    let denial = world.grant("bob", "a").await.unwrap_err();
-    assert_eq!(denial.phrase(), "bob may not ssh to a.team");
+    let refusal = world.grant("bob", "a").await.unwrap_err();
+    assert_eq!(refusal.phrase(), "bob may not ssh to a.team");
     let asked = world.script.accesses.load(Ordering::Relaxed);
     let carols = world.grant("carol", "a").await.unwrap();
     assert_eq!(
@@ -261,7 +261,7 @@ async fn a_deleted_user_proves_nothing_while_the_api_server_still_proves_it() {
     ] {
         sleep(seconds(wait)).await;
         waited += wait;
-        let denied = world.identify("alice", 1).await.err().map(|denial| denial.reason);
+        let denied = world.identify("alice", 1).await.err().map(|refusal| refusal.reason);
         assert_eq!(denied, refused, "after {waited} s");
         world.identify("bob", 1).await.unwrap();
     }
@@ -405,9 +405,9 @@ async fn a_token_is_taken_back_though_the_certificate_beside_it_has_expired() {
     for on_expiry in [OnExpiry::Keep, OnExpiry::Close] {
         let world = World::new(|options| options.on_expiry = on_expiry);
         world.publish(["a".to_owned()], None);
-        let peer = identities::certificate(seconds(60));
+        let client_tls = identities::certificate(seconds(60));
         let both = RequestCredentials {
-            peer: Some(&peer),
+            client_tls: Some(&client_tls),
             ..request("alice", 1)
         };
         let subject = world.access.authenticate(both).await.unwrap();
@@ -430,10 +430,10 @@ async fn a_token_is_taken_back_though_the_certificate_beside_it_has_expired() {
 async fn certificates_that_prove_no_user_any_more_end_the_tunnels_of_those_without_a_credential() {
     let world = World::new(|_| {});
     world.publish(["a".to_owned()], None);
-    let peer = identities::certificate(seconds(3600));
+    let client_tls = identities::certificate(seconds(3600));
     let own = |credential| RequestCredentials {
         credential,
-        peer: Some(&peer),
+        client_tls: Some(&client_tls),
         ..request("", 1)
     };
     let target = world.target("a");
@@ -447,8 +447,8 @@ async fn certificates_that_prove_no_user_any_more_end_the_tunnels_of_those_witho
     sleep(seconds(301)).await;
     assert!(!has_ended(&by_both));
     // Between the two steps of a request, too.
-    let denial = world.access.authorize(&certified, &target).await.unwrap_err();
-    assert_eq!(denial.reason, RefusalReason::CredentialsRequired);
+    let refusal = world.access.authorize(&certified, &target).await.unwrap_err();
+    assert_eq!(refusal.reason, RefusalReason::CredentialsRequired);
 }
 
 /// As a reload with another file does, which has a fault.
@@ -466,12 +466,12 @@ async fn a_file_of_users_that_was_never_read_ends_no_tunnel_and_opens_none() {
     .unwrap();
     std::fs::write(&new, "alice:plain\n").unwrap();
     let apply = |users: passwords::PasswordFile| {
-        let (users, rules) = (Arc::new(users), world.access.judge.config.load_full());
+        let (users, config) = (Arc::new(users), world.access.decider.config.load_full());
         let sources = Sources {
             users: Some(Arc::clone(&users)),
-            ..rules.sources.clone()
+            ..config.sources.clone()
         };
-        world.access.apply(rules.options.clone(), sources);
+        world.access.apply(config.options.clone(), sources);
         users
     };
     let login = async || {

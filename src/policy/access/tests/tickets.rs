@@ -24,7 +24,7 @@ fn with(world: &World, tickets: &Arc<Tickets>) {
         tickets: Some(Arc::clone(tickets)),
         ..Sources::default()
     };
-    let options = Options::clone(&world.access.judge.config.load().options);
+    let options = Options::clone(&world.access.decider.config.load().options);
     world.access.apply(options, sources);
 }
 
@@ -96,9 +96,9 @@ async fn a_ticket_is_known_beside_a_file_of_users_and_other_passwords_stay_passw
     .unwrap();
     let sources = Sources {
         users: Some(Arc::new(passwords::PasswordFile::open(file).unwrap())),
-        ..Sources::clone(&world.access.judge.config.load().sources)
+        ..Sources::clone(&world.access.decider.config.load().sources)
     };
-    let options = Options::clone(&world.access.judge.config.load().options);
+    let options = Options::clone(&world.access.decider.config.load().options);
     world.access.apply(options, sources);
     let minted = NewTicket::new().unwrap();
     write(&tickets, &minted, &ticket(TTL / 2));
@@ -113,12 +113,12 @@ async fn a_ticket_is_known_beside_a_file_of_users_and_other_passwords_stay_passw
     // One that is not known is no password, and is sent to no API server.
     let wrong = NewTicket::new().unwrap();
     let reviews = world.script.tokens.load(Ordering::Relaxed);
-    let denial = world
+    let refusal = world
         .access
         .authenticate(password("carol", wrong.ticket.expose()))
         .await
         .unwrap_err();
-    assert_eq!(denial.phrase(), "the ticket is not known, or was revoked");
+    assert_eq!(refusal.phrase(), "the ticket is not known, or was revoked");
     assert_eq!(world.script.tokens.load(Ordering::Relaxed), reviews);
 }
 
@@ -130,8 +130,8 @@ async fn wrong_tickets_are_bounded_for_their_network_and_another_one_gets_in() {
     let mut bounded = 0;
     for _ in 0..10_000 {
         let wrong = NewTicket::new().unwrap();
-        let denial = world.identify(wrong.ticket.expose(), 7).await.unwrap_err();
-        bounded += usize::from(denial.reason == RefusalReason::GuessRate);
+        let refusal = world.identify(wrong.ticket.expose(), 7).await.unwrap_err();
+        bounded += usize::from(refusal.reason == RefusalReason::GuessRate);
     }
     assert_eq!(bounded, 9900);
     // No guess is judged, not even a right one.
@@ -154,9 +154,9 @@ async fn a_ticket_opens_its_target_alone_and_the_right_is_asked_about_as_well() 
     };
     write(&tickets, &minted, &narrow);
     let grant = world.grant(minted.ticket.expose(), "a").await.unwrap();
-    let denial = world.grant(minted.ticket.expose(), "b").await.unwrap_err();
+    let refusal = world.grant(minted.ticket.expose(), "b").await.unwrap_err();
     assert_eq!(
-        (denial.reason, denial.phrase()),
+        (refusal.reason, refusal.phrase()),
         (RefusalReason::NotAuthorized, "this ticket is for a.team only")
     );
     // Made narrower while a tunnel runs.
@@ -184,8 +184,8 @@ async fn a_ticket_that_is_taken_back_ends_its_tunnels_at_once_and_no_others() {
     world.access.tickets_changed();
     assert!(has_ended(&own) && !has_ended(&others));
     // Between the two steps of a request, too.
-    let denial = world.access.authorize(&subject, &world.target("a")).await.unwrap_err();
-    assert_eq!(denial.reason, RefusalReason::CredentialsRefused);
+    let refusal = world.access.authorize(&subject, &world.target("a")).await.unwrap_err();
+    assert_eq!(refusal.reason, RefusalReason::CredentialsRefused);
     assert_eq!(
         world.grant(minted.ticket.expose(), "a").await.unwrap_err().phrase(),
         "the ticket is not known, or was revoked"
@@ -198,11 +198,11 @@ async fn a_ticket_that_is_taken_back_ends_its_tunnels_at_once_and_no_others() {
     world.access.tickets_changed();
     sleep(seconds(30)).await;
     assert!(!has_ended(&own));
-    let denial = world.grant(minted.ticket.expose(), "a").await.unwrap_err();
-    assert_eq!(denial.reason, RefusalReason::AuthorizationUnavailable);
+    let refusal = world.grant(minted.ticket.expose(), "a").await.unwrap_err();
+    assert_eq!(refusal.reason, RefusalReason::AuthorizationUnavailable);
     // Tickets are accepted no more.
     world.access.apply(
-        Options::clone(&world.access.judge.config.load().options),
+        Options::clone(&world.access.decider.config.load().options),
         Sources {
             reviewer: Some(Arc::clone(&world.script) as Arc<dyn Reviewer>),
             ..Sources::default()
@@ -219,7 +219,7 @@ async fn a_ticket_opens_no_tunnel_five_seconds_after_a_watch_has_lost_the_cluste
     let own = world.grant(minted.ticket.expose(), "a").await.unwrap();
     let refusal = async |ticket: &NewTicket| {
         let denied = world.grant(ticket.ticket.expose(), "a").await.err();
-        denied.map(|denial| denial.reason)
+        denied.map(|refusal| refusal.reason)
     };
     let watches = world.access.watches();
     let (watch, other) = (watches.add(), watches.add());
@@ -251,8 +251,8 @@ async fn a_ticket_opens_no_tunnel_five_seconds_after_a_watch_has_lost_the_cluste
     watch.note(false);
     sleep(seconds(5)).await;
     write(&tickets, &expired, &ticket(Duration::ZERO));
-    let denial = world.identify(expired.ticket.expose(), 1).await.unwrap_err();
-    assert_eq!(denial.phrase(), "the ticket has expired");
+    let refusal = world.identify(expired.ticket.expose(), 1).await.unwrap_err();
+    assert_eq!(refusal.phrase(), "the ticket has expired");
 }
 
 #[tokio::test(start_paused = true)]
@@ -291,9 +291,9 @@ async fn a_ticket_is_taken_back_though_the_certificate_beside_it_has_expired() {
     let (world, tickets) = world(|_| {});
     let minted = NewTicket::new().unwrap();
     write(&tickets, &minted, &ticket(TTL / 2));
-    let peer = identities::certificate(seconds(60));
+    let client_tls = identities::certificate(seconds(60));
     let both = RequestCredentials {
-        peer: Some(&peer),
+        client_tls: Some(&client_tls),
         ..request(minted.ticket.expose(), 1)
     };
     let subject = world.access.authenticate(both).await.unwrap();

@@ -17,7 +17,7 @@ impl Driver {
     pub(super) fn poll_receive<S, W>(
         &mut self,
         context: &mut Context<'_>,
-        link: &mut Attachment<S>,
+        attachment: &mut Attachment<S>,
         sink: &mut W,
     ) -> Poll<Result<(), Event>>
     where
@@ -30,15 +30,15 @@ impl Driver {
         }
         let mut scratch = [MaybeUninit::uninit(); MAX_RECEIVED];
         let mut read = ReadBuf::uninit(&mut scratch);
-        let result = ready!(Pin::new(&mut link.stream).poll_read(context, &mut read));
+        let result = ready!(Pin::new(&mut attachment.stream).poll_read(context, &mut read));
         let unlinked = match result {
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => DetachCause::Closed,
             Err(error) => DetachCause::Failed(error),
             Ok(()) if read.filled().is_empty() => DetachCause::Closed,
-            Ok(()) if self.opening.is_some() => {
-                return Poll::Ready(self.received(link.attachment, read.filled()));
+            Ok(()) if self.handshake.is_some() => {
+                return Poll::Ready(self.received(attachment.attachment, read.filled()));
             }
-            Ok(()) => return Poll::Ready(self.pass_through(context, (link.attachment, read.filled()), sink)),
+            Ok(()) => return Poll::Ready(self.pass_through(context, (attachment.attachment, read.filled()), sink)),
         };
         self.detach();
         Poll::Ready(Err(Event::Detached(unlinked)))
@@ -85,14 +85,14 @@ impl Driver {
     /// Receives bytes of the connection, first those of the handshake.
     fn received(&mut self, attachment: AttachmentId, bytes: &[u8]) -> Result<(), Event> {
         let now = Instant::now().into_std();
-        let Some(opening) = &mut self.opening else {
+        let Some(handshake) = &mut self.handshake else {
             self.session.receive(attachment, bytes, now);
             return Ok(());
         };
-        match opening.receive(bytes) {
+        match handshake.receive(bytes) {
             Ok(client_handshake::HandshakeStep::NeedMore) => Ok(()),
             Ok(client_handshake::HandshakeStep::Attached(attached)) => {
-                self.opening = None;
+                self.handshake = None;
                 self.session.receive(attachment, &attached.rest, now);
                 Err(Event::Confirmed(attached.secrets))
             }

@@ -135,10 +135,10 @@ async fn a_reset_of_the_program_is_told_behind_all_of_its_bytes() {
 async fn a_connection_that_falls_silent_is_given_up_and_the_program_is_read_on() {
     let mut client = half(Side::Client);
     let (near, far) = duplex(1_000_000);
-    let mut link = client.driver.attach(near, HandshakeOutput::default());
+    let mut attachment = client.driver.attach(near, HandshakeOutput::default());
     client.user.write_all(b"x").await.unwrap();
     let start = Instant::now();
-    let event = client.driver.run(Some(&mut link), &mut client.program).await;
+    let event = client.driver.run(Some(&mut attachment), &mut client.program).await;
     assert!(matches!(event, Event::Detached(DetachCause::Silent)), "{event:?}");
     assert_eq!(start.elapsed().as_secs(), 4);
     drop(far);
@@ -157,11 +157,11 @@ async fn a_connection_that_falls_silent_is_given_up_and_the_program_is_read_on()
 async fn a_peer_that_reads_nothing_does_not_hold_a_session_that_is_over() {
     let mut anchor = half(Side::Anchor);
     let (far, mut near) = duplex(4);
-    let mut link = anchor.driver.attach(far, HandshakeOutput::default());
+    let mut attachment = anchor.driver.attach(far, HandshakeOutput::default());
     let end = [9, 0, 0, 1, 1];
     let event = async {
         tokio::join!(
-            anchor.driver.run(Some(&mut link), &mut anchor.program),
+            anchor.driver.run(Some(&mut attachment), &mut anchor.program),
             near.write_all(&end)
         )
     };
@@ -173,25 +173,25 @@ async fn a_peer_that_reads_nothing_does_not_hold_a_session_that_is_over() {
 async fn a_program_that_reads_nothing_of_a_session_that_is_over_does_not_make_its_driver_spin() {
     let mut client = half(Side::Client);
     let (near, mut far) = duplex(30_000);
-    let mut link = client.driver.attach(near, HandshakeOutput::default());
+    let mut attachment = client.driver.attach(near, HandshakeOutput::default());
     // The first acknowledgement opens the window.
     let opened = poll_fn(|context| {
-        let polled = client.driver.poll(context, Some(&mut link), &mut client.program);
+        let polled = client.driver.poll(context, Some(&mut attachment), &mut client.program);
         Poll::Ready(polled.is_pending())
     });
     assert!(opened.await);
     // More than the pipe of the program takes.
     let data = [[3, 0, 0x4e, 0x28].as_slice(), &[0; 8], &[7; 20_000], &[9, 0, 0, 1, 1]].concat();
     far.write_all(&data).await.unwrap();
-    let (mut polls, mut is_linked) = (0, true);
+    let (mut polls, mut is_attached) = (0, true);
     let run = poll_fn(|context| {
         polls += 1;
         assert!(polls < 100, "it spins");
-        let link = Some(&mut link).filter(|_| is_linked);
-        match client.driver.poll(context, link, &mut client.program) {
+        let attached = Some(&mut attachment).filter(|_| is_attached);
+        match client.driver.poll(context, attached, &mut client.program) {
             // The peer, which has nothing more to send, counts as dead.
             Poll::Ready(Event::Detached(_)) => {
-                is_linked = false;
+                is_attached = false;
                 client
                     .driver
                     .poll(context, None::<&mut Attachment<DuplexStream>>, &mut client.program)
@@ -218,11 +218,11 @@ async fn a_program_that_reads_nothing_of_a_session_that_is_over_does_not_make_it
 async fn a_connection_that_is_dropped_behind_its_going_says_why() {
     let mut client = half(Side::Client);
     let (near, mut far) = duplex(100);
-    let mut link = client.driver.attach(near, HandshakeOutput::default());
+    let mut attachment = client.driver.attach(near, HandshakeOutput::default());
     client.user.write_all(b"x").await.unwrap();
     far.write_all(&[8, 0, 0, 1, 1]).await.unwrap();
     drop(far);
-    let event = client.driver.run(Some(&mut link), &mut client.program).await;
+    let event = client.driver.run(Some(&mut attachment), &mut client.program).await;
     assert!(
         matches!(event, Event::Detached(DetachCause::ByPeer(DetachReason::Displaced))),
         "{event:?}"

@@ -13,7 +13,7 @@ use crate::protocol::resume::session::{AttachmentId, Session};
 /// The frames that are being written.
 #[derive(Debug, Default)]
 pub(super) struct Writer {
-    outbox: SendQueue,
+    queue: SendQueue,
     is_unflushed: bool,
 }
 
@@ -21,23 +21,23 @@ impl Writer {
     /// Creates a writer with frames to write.
     pub(super) fn new(frames: Vec<u8>) -> Self {
         let mut writer = Self::default();
-        *writer.outbox.copies() = frames;
+        *writer.queue.copies() = frames;
         writer
     }
 
     /// Returns whether all frames are written and flushed.
     pub(super) fn is_written(&self) -> bool {
-        self.outbox.is_empty() && !self.is_unflushed
+        self.queue.is_empty() && !self.is_unflushed
     }
 
     /// Returns the bytes that are left to be written; see [`SendQueue::rest`].
     pub(super) fn rest(self, session: &Session) -> Option<Vec<u8>> {
-        self.outbox.rest(|offset, count| session.kept(offset, count))
+        self.queue.rest(|offset, count| session.kept(offset, count))
     }
 
     /// Returns the memory in bytes.
     pub(super) fn memory(&self) -> usize {
-        self.outbox.memory()
+        self.queue.memory()
     }
 
     /// Writes the rest of the frames, or else the session's next ones, and flushes after the last byte. Also pending if
@@ -52,16 +52,16 @@ impl Writer {
         S: AsyncWrite + Unpin,
     {
         let mut stream = Pin::new(stream);
-        if self.outbox.is_empty() {
+        if self.queue.is_empty() {
             let now = Instant::now().into_std();
-            self.outbox.clear();
+            self.queue.clear();
             if stream.is_write_vectored() {
-                session.transmit(attachment, &mut self.outbox, MAX_UNWRITTEN, now);
+                session.transmit(attachment, &mut self.queue, MAX_UNWRITTEN, now);
             } else {
-                session.transmit(attachment, self.outbox.copies(), MAX_UNWRITTEN, now);
+                session.transmit(attachment, self.queue.copies(), MAX_UNWRITTEN, now);
             }
         }
-        if self.outbox.is_empty() {
+        if self.queue.is_empty() {
             if !self.is_unflushed {
                 return Poll::Pending;
             }
@@ -72,7 +72,7 @@ impl Writer {
         let written = {
             let mut slices = [IoSlice::new(&[]); MAX_PIECES];
             let kept = |offset, count| session.kept(offset, count);
-            let count = self.outbox.pieces(kept, &mut slices);
+            let count = self.queue.pieces(kept, &mut slices);
             match count.and_then(|count| slices.get(..count)) {
                 Some([slice]) => ready!(stream.as_mut().poll_write(context, slice))?,
                 Some(slices) => ready!(stream.as_mut().poll_write_vectored(context, slices))?,
@@ -82,7 +82,7 @@ impl Writer {
         if written == 0 {
             return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
         }
-        if let Some(offset) = self.outbox.advance(written) {
+        if let Some(offset) = self.queue.advance(written) {
             session.mark_sent(offset);
         }
         self.is_unflushed = true;

@@ -121,13 +121,13 @@ impl ClientHandshake {
     pub fn resume(secrets: ResumptionSecrets, received: u64) -> Result<Self, CryptoError> {
         let nonce = Nonce::random()?;
         let id = secrets.id;
-        let mut opening = Self::new(Purpose::Resume {
+        let mut handshake = Self::new(Purpose::Resume {
             secrets,
             received,
             nonce,
         });
-        opening.send_hello(Hello::Resume { id, nonce });
-        Ok(opening)
+        handshake.send_hello(Hello::Resume { id, nonce });
+        Ok(handshake)
     }
 
     fn new(purpose: Purpose) -> Self {
@@ -189,9 +189,9 @@ impl ClientHandshake {
                         self.announced(announcement)?;
                     }
                 }
-                (Phase::Identification(agreed), Some(line)) => {
+                (Phase::Identification(derived), Some(line)) => {
                     if is_identification(line) {
-                        self.phase = Phase::Frames(agreed.clone(), Decoder::default());
+                        self.phase = Phase::Frames(derived.clone(), Decoder::default());
                         return Ok(None);
                     }
                 }
@@ -258,7 +258,7 @@ impl ClientHandshake {
     }
 
     fn read_frames(&mut self, bytes: &mut &[u8]) -> Result<HandshakeStep, HandshakeError> {
-        let Phase::Frames(agreed, decoder) = &mut self.phase else {
+        let Phase::Frames(derived, decoder) = &mut self.phase else {
             return Ok(HandshakeStep::NeedMore);
         };
         let before = bytes.len();
@@ -273,9 +273,9 @@ impl ClientHandshake {
             Some(Piece::Data { .. } | Piece::Frame(_)) => return Err(HandshakeError::Fault),
             None => return Ok(HandshakeStep::NeedMore),
         };
-        let agreed = agreed.clone();
+        let derived = derived.clone();
         let rest = bytes.to_vec();
-        self.check(agreed, id, (received, mac)).map(|secrets| {
+        self.check(derived, id, (received, mac)).map(|secrets| {
             HandshakeStep::Attached(HandshakeResult {
                 secrets,
                 received,
@@ -286,11 +286,11 @@ impl ClientHandshake {
 
     fn check(
         &self,
-        agreed: DerivedKeys,
+        derived: DerivedKeys,
         id: SessionId,
         (received, mac): (u64, Mac),
     ) -> Result<ResumptionSecrets, HandshakeError> {
-        let DerivedKeys { keys, anchor, nonces } = agreed;
+        let DerivedKeys { keys, anchor, nonces } = derived;
         let is_that_session = match &self.purpose {
             Purpose::New => id != SessionId::NONE && received == 0,
             Purpose::Resume { secrets, .. } => id == secrets.id,

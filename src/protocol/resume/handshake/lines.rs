@@ -95,7 +95,7 @@ pub enum FirstBytes {
 
 /// Returns the length of the announcement at the beginning of an anchor's bytes, with its line end. `None` if the first
 /// line is another one, or incomplete.
-pub fn announcement(bytes: &[u8]) -> Option<usize> {
+pub fn announcement_length(bytes: &[u8]) -> Option<usize> {
     let start = bytes.get(..MAX_LINE).unwrap_or(bytes);
     let length = start.iter().position(|&byte| byte == b'\n')? + 1;
     Announcement::read(without_end(start.get(..length)?)).map(|_| length)
@@ -318,12 +318,15 @@ mod tests {
         };
         let line = good.line();
         for cut in 0..line.len() {
-            assert_eq!(announcement(&line.as_bytes()[..cut]), None, "{cut}");
+            assert_eq!(announcement_length(&line.as_bytes()[..cut]), None, "{cut}");
         }
-        assert_eq!(announcement((line.clone() + &line).as_bytes()), Some(line.len()));
-        assert_eq!(announcement(line.replace('\r', "").as_bytes()), Some(line.len() - 1));
+        assert_eq!(announcement_length((line.clone() + &line).as_bytes()), Some(line.len()));
+        assert_eq!(
+            announcement_length(line.replace('\r', "").as_bytes()),
+            Some(line.len() - 1)
+        );
         let padded = |length: usize| line.replace("\r\n", &format!(" {}\r\n", "x".repeat(length - line.len() - 1)));
-        assert_eq!(announcement(padded(255).as_bytes()), Some(255));
+        assert_eq!(announcement_length(padded(255).as_bytes()), Some(255));
         for other in [
             padded(256),
             format!("\r\n{line}"),
@@ -334,7 +337,7 @@ mod tests {
             line.replace("0101", "010g"),
             line.replace("-1 ", "-2 "),
         ] {
-            assert_eq!(announcement(other.as_bytes()), None, "{other:?}");
+            assert_eq!(announcement_length(other.as_bytes()), None, "{other:?}");
         }
     }
 

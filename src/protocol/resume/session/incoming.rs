@@ -15,7 +15,7 @@ pub(in crate::protocol::resume) type Pass<'a> = &'a mut dyn FnMut(&[IoSlice<'_>]
 /// `told <= passed <= expected`, and `held` has the bytes from `passed` to `expected`, without the end of the stream.
 #[derive(Debug)]
 pub(in crate::protocol::resume) struct Incoming {
-    held: Buffer,
+    buffer: Buffer,
     /// The maximum number of bytes from `passed` on that the other side may send.
     window: usize,
     /// The maximum number of bytes that the other side keeps; `None` without a KEEPS on this connection.
@@ -39,7 +39,7 @@ pub(in crate::protocol::resume) struct Incoming {
 impl Incoming {
     pub(in crate::protocol::resume) fn new(window: usize) -> Self {
         Self {
-            held: Buffer::default(),
+            buffer: Buffer::default(),
             window,
             kept: None,
             passed: 0,
@@ -74,7 +74,11 @@ impl Incoming {
     /// the new ones first, and returns how many it took.
     fn take(&mut self, pieces: &[IoSlice<'_>], now: Instant, pass: Pass<'_>) {
         let all = pieces.iter().map(|piece| piece.len()).sum();
-        let mut passed = if self.held.is_empty() { pass(pieces).min(all) } else { 0 };
+        let mut passed = if self.buffer.is_empty() {
+            pass(pieces).min(all)
+        } else {
+            0
+        };
         if passed > 0 {
             self.passed += passed as u64;
             self.note(now);
@@ -82,7 +86,7 @@ impl Incoming {
         for piece in pieces {
             let of_piece = passed.min(piece.len());
             passed -= of_piece;
-            self.held.push(piece.get(of_piece..).unwrap_or_default(), self.window);
+            self.buffer.push(piece.get(of_piece..).unwrap_or_default(), self.window);
         }
     }
 
@@ -101,7 +105,7 @@ impl Incoming {
 
     /// Returns the first bytes to be passed on; empty if there are none now.
     pub(in crate::protocol::resume) fn readable(&self) -> &[u8] {
-        self.held.front()
+        self.buffer.front()
     }
 
     /// Returns whether only the end of the stream is left to be passed on.
@@ -111,8 +115,8 @@ impl Incoming {
 
     /// Notes that `bytes` bytes of [`readable`](Self::readable) were passed on.
     pub(in crate::protocol::resume) fn pass(&mut self, bytes: usize, now: Instant) {
-        let bytes = bytes.min(self.held.len());
-        self.held.release(bytes);
+        let bytes = bytes.min(self.buffer.len());
+        self.buffer.release(bytes);
         self.passed += bytes as u64;
         self.note(now);
     }
@@ -133,7 +137,7 @@ impl Incoming {
     /// Drops the held bytes and all that arrive later. They are not acknowledged, as they are not passed on.
     pub(in crate::protocol::resume) fn close(&mut self) {
         self.is_closed = true;
-        self.held.clear();
+        self.buffer.clear();
     }
 
     pub(in crate::protocol::resume) fn set_window(&mut self, window: usize, now: Instant) {
@@ -202,7 +206,7 @@ impl Incoming {
 
     /// Returns the memory in bytes.
     pub(in crate::protocol::resume) fn memory(&self) -> usize {
-        self.held.memory()
+        self.buffer.memory()
     }
 
     /// Returns after how many bytes an acknowledgement is urgent: at most half of what the other side may send, so that

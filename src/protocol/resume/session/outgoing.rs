@@ -10,7 +10,7 @@ use crate::protocol::resume::{INITIAL_WINDOW, MIN_WINDOW};
 /// abandoned stream, those from `carried` to `cursor`.
 #[derive(Debug)]
 pub(in crate::protocol::resume) struct Outgoing {
-    kept: Buffer,
+    buffer: Buffer,
     /// The offset of the first byte that is kept.
     kept_from: u64,
     /// The maximum number of bytes that are kept.
@@ -48,7 +48,7 @@ pub(in crate::protocol::resume) enum Next<'a> {
 impl Outgoing {
     pub(in crate::protocol::resume) fn new(window: usize) -> Self {
         Self {
-            kept: Buffer::default(),
+            buffer: Buffer::default(),
             kept_from: 0,
             window,
             told_window: None,
@@ -73,14 +73,14 @@ impl Outgoing {
         if self.is_finished || self.is_abandoned {
             0
         } else {
-            self.window.saturating_sub(self.kept.len())
+            self.window.saturating_sub(self.buffer.len())
         }
     }
 
     /// Takes as many of the bytes as there is room for, and returns how many.
     pub(in crate::protocol::resume) fn push(&mut self, bytes: &[u8]) -> usize {
         let bytes = bytes.get(..self.free()).unwrap_or(bytes);
-        self.kept.push(bytes, self.window);
+        self.buffer.push(bytes, self.window);
         self.length += bytes.len() as u64;
         bytes.len()
     }
@@ -90,15 +90,15 @@ impl Outgoing {
     pub(in crate::protocol::resume) fn spare(&mut self, max: usize) -> Option<&mut [u8]> {
         match self.free().min(max) {
             0 => None,
-            max => self.kept.spare(max),
+            max => self.buffer.spare(max),
         }
     }
 
     /// Notes that `bytes` bytes were put into [`spare`](Self::spare).
     pub(in crate::protocol::resume) fn fill(&mut self, bytes: usize) {
-        let before = self.kept.len();
-        self.kept.fill(bytes.min(self.free()));
-        self.length += (self.kept.len() - before) as u64;
+        let before = self.buffer.len();
+        self.buffer.fill(bytes.min(self.free()));
+        self.length += (self.buffer.len() - before) as u64;
     }
 
     pub(in crate::protocol::resume) fn finish(&mut self) {
@@ -159,7 +159,7 @@ impl Outgoing {
     /// Returns `count` bytes from an offset on, in two pieces. `None` if they are not kept.
     pub(in crate::protocol::resume) fn kept(&self, offset: u64, count: usize) -> Option<(&[u8], &[u8])> {
         let start = usize::try_from(offset.checked_sub(self.kept_from)?).ok()?;
-        self.kept.range(start, count)
+        self.buffer.range(start, count)
     }
 
     /// Notes that `offsets` offsets of [`next`](Self::next) are in frames. They are kept at least until
@@ -228,7 +228,7 @@ impl Outgoing {
         if !self.is_abandoned {
             self.is_abandoned = true;
             self.keep_what_is_under_way();
-            self.kept.shrink();
+            self.buffer.shrink();
         }
     }
 
@@ -259,7 +259,7 @@ impl Outgoing {
 
     /// Returns the memory in bytes.
     pub(in crate::protocol::resume) fn memory(&self) -> usize {
-        self.kept.memory()
+        self.buffer.memory()
     }
 
     fn end(&self) -> u64 {
@@ -268,13 +268,13 @@ impl Outgoing {
 
     fn release_up_to(&mut self, offset: u64) {
         let bytes = offset.min(self.length).saturating_sub(self.kept_from);
-        self.kept.release(usize::try_from(bytes).unwrap_or(usize::MAX));
+        self.buffer.release(usize::try_from(bytes).unwrap_or(usize::MAX));
         self.kept_from += bytes;
     }
 
     fn keep_what_is_under_way(&mut self) {
         self.release_up_to(self.carried);
         let bytes = self.cursor.min(self.length).saturating_sub(self.kept_from);
-        self.kept.truncate(usize::try_from(bytes).unwrap_or(usize::MAX));
+        self.buffer.truncate(usize::try_from(bytes).unwrap_or(usize::MAX));
     }
 }

@@ -12,7 +12,7 @@ pub(in crate::protocol::resume) struct SendQueue {
     bytes: Vec<u8>,
     /// The number of `bytes` that were written.
     written: usize,
-    parts: VecDeque<StreamRange>,
+    ranges: VecDeque<StreamRange>,
     /// The bytes of all parts that are not written yet.
     in_parts: usize,
 }
@@ -29,18 +29,18 @@ struct StreamRange {
 impl SendQueue {
     /// Returns whether nothing is left to be written.
     pub(in crate::protocol::resume) fn is_empty(&self) -> bool {
-        self.written >= self.bytes.len() && self.parts.is_empty()
+        self.written >= self.bytes.len() && self.ranges.is_empty()
     }
 
     /// Forgets the frames. An idle session keeps hardly any memory.
     pub(in crate::protocol::resume) fn clear(&mut self) {
         self.bytes.clear();
         self.written = 0;
-        self.parts.clear();
+        self.ranges.clear();
         self.in_parts = 0;
         if self.bytes.capacity() > KEPT_WHEN_IDLE {
             self.bytes = Vec::new();
-            self.parts = VecDeque::new();
+            self.ranges = VecDeque::new();
         }
     }
 
@@ -64,7 +64,7 @@ impl SendQueue {
             }
         };
         let mut from = self.written;
-        for part in &self.parts {
+        for part in &self.ranges {
             add(self.bytes.get(from..part.after)?);
             if part.left > 0 {
                 let (first, second) = kept(part.offset, part.left)?;
@@ -80,7 +80,7 @@ impl SendQueue {
     /// Notes that `count` bytes were written. Returns the stream offset written so far, if it has changed.
     pub(in crate::protocol::resume) fn advance(&mut self, mut count: usize) -> Option<u64> {
         let mut carried = None;
-        while let Some(part) = self.parts.front_mut() {
+        while let Some(part) = self.ranges.front_mut() {
             let before = part.after - self.written;
             if count < before {
                 break;
@@ -96,7 +96,7 @@ impl SendQueue {
             if part.left > 0 {
                 return carried;
             }
-            self.parts.pop_front();
+            self.ranges.pop_front();
         }
         self.written += count;
         carried
@@ -131,13 +131,13 @@ impl Output for SendQueue {
     }
 
     fn is_full(&self) -> bool {
-        self.parts.len() >= MAX_RANGES
+        self.ranges.len() >= MAX_RANGES
     }
 
     fn frame(&mut self, frame: Frame) {
         frame.encode(&mut self.bytes);
         if let Frame::Fin { offset } = frame {
-            self.parts.push_back(StreamRange {
+            self.ranges.push_back(StreamRange {
                 after: self.bytes.len(),
                 offset: offset.saturating_add(1),
                 left: 0,
@@ -148,7 +148,7 @@ impl Output for SendQueue {
     fn data(&mut self, offset: u64, (first, second): (&[u8], &[u8])) {
         let left = first.len() + second.len();
         data_head(&mut self.bytes, offset, left);
-        self.parts.push_back(StreamRange {
+        self.ranges.push_back(StreamRange {
             after: self.bytes.len(),
             offset,
             left,
@@ -202,23 +202,23 @@ mod tests {
         Frame::Fin { offset: 81 }.encode(&mut whole);
         Frame::Pong(8).encode(&mut whole);
         for step in 1..whole.len() {
-            let mut outbox = SendQueue::default();
-            outbox.frame(Frame::Ping(7));
-            fill(&mut |at, count| outbox.data(at, kept(at, count).unwrap()));
-            outbox.frame(Frame::Fin { offset: 81 });
-            outbox.frame(Frame::Pong(8));
-            assert_eq!(outbox.length(), whole.len());
+            let mut queue = SendQueue::default();
+            queue.frame(Frame::Ping(7));
+            fill(&mut |at, count| queue.data(at, kept(at, count).unwrap()));
+            queue.frame(Frame::Fin { offset: 81 });
+            queue.frame(Frame::Pong(8));
+            assert_eq!(queue.length(), whole.len());
             let (mut written, mut carried) = (Vec::new(), 10);
-            while !outbox.is_empty() {
+            while !queue.is_empty() {
                 #[expect(
                     clippy::redundant_closure,
                     reason = "`kept` itself would borrow for as long as the outbox lives"
                 )]
-                let rest = outbox.rest(|at, count| kept(at, count)).unwrap();
+                let rest = queue.rest(|at, count| kept(at, count)).unwrap();
                 assert_eq!([&*written, &*rest].concat(), whole);
                 let count = rest.len().min(step);
                 written.extend_from_slice(&rest[..count]);
-                if let Some(offset) = outbox.advance(count) {
+                if let Some(offset) = queue.advance(count) {
                     assert!(offset >= carried);
                     carried = offset;
                 }
@@ -229,8 +229,8 @@ mod tests {
 
     #[test]
     fn bytes_that_are_not_kept_are_not_replaced() {
-        let mut outbox = SendQueue::default();
-        outbox.data(5, (b"abc", b""));
-        assert!(outbox.rest(|_, _| None).is_none());
+        let mut queue = SendQueue::default();
+        queue.data(5, (b"abc", b""));
+        assert!(queue.rest(|_, _| None).is_none());
     }
 }

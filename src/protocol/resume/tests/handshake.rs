@@ -6,16 +6,16 @@ use crate::protocol::resume::keys::{Nonce, Nonces, PublicKey, SessionId};
 
 /// Both sides of one connection, and what each has sent.
 struct Pair {
-    opening: ClientHandshake,
-    welcome: AnchorHandshake,
+    handshake: ClientHandshake,
+    anchor: AnchorHandshake,
     sent: Vec<u8>,
 }
 
 impl Pair {
-    fn new(opening: ClientHandshake, key: &AgreementKey) -> Self {
+    fn new(handshake: ClientHandshake, key: &AgreementKey) -> Self {
         Self {
-            opening,
-            welcome: AnchorHandshake::new(key).unwrap(),
+            handshake,
+            anchor: AnchorHandshake::new(key).unwrap(),
             sent: Vec::new(),
         }
     }
@@ -23,16 +23,16 @@ impl Pair {
     /// Lets both talk, `piece` bytes at a time, until the anchor has found something.
     fn talk(&mut self, key: &AgreementKey, piece: usize) -> Result<anchor_handshake::AnchorHandshakeStep, EndReason> {
         for _ in 0..1000 {
-            for bytes in self.welcome.take_output().chunks(piece) {
+            for bytes in self.anchor.take_output().chunks(piece) {
                 assert!(matches!(
-                    self.opening.receive(bytes),
+                    self.handshake.receive(bytes),
                     Ok(client_handshake::HandshakeStep::NeedMore)
                 ));
             }
-            let output = self.opening.take_output();
+            let output = self.handshake.take_output();
             self.sent.extend(&output);
             for bytes in output.chunks(piece) {
-                match self.welcome.receive(bytes, key)? {
+                match self.anchor.receive(bytes, key)? {
                     anchor_handshake::AnchorHandshakeStep::NeedMore => {}
                     step @ (anchor_handshake::AnchorHandshakeStep::Plain(_)
                     | anchor_handshake::AnchorHandshakeStep::New(_)
@@ -47,9 +47,9 @@ impl Pair {
 
     /// Lets the client read the rest, and an answer after it.
     fn answer(&mut self, frame: Option<Frame>) -> Result<client_handshake::HandshakeStep, HandshakeError> {
-        let mut bytes = self.welcome.take_output();
+        let mut bytes = self.anchor.take_output();
         bytes.extend(encoded(&Vec::from_iter(frame)));
-        self.opening.receive(&bytes)
+        self.handshake.receive(&bytes)
     }
 }
 
@@ -87,7 +87,7 @@ fn a_session_begins_and_is_resumed_in_whatever_pieces() {
         let Ok(anchor_handshake::AnchorHandshakeStep::New(new)) = pair.talk(&key, piece) else {
             panic!("no session");
         };
-        assert!(pair.opening.is_proved());
+        assert!(pair.handshake.is_proved());
         let id = registry.open(new.keys.clone(), ()).unwrap();
         let claim = ResumeClaim {
             nonces: new.nonces,
@@ -108,10 +108,10 @@ fn a_session_begins_and_is_resumed_in_whatever_pieces() {
             ..resume.claim
         };
         let frame = anchor_handshake::attached(keys, &claim);
-        let mut bytes = pair.welcome.take_output();
+        let mut bytes = pair.anchor.take_output();
         frame.encode(&mut bytes);
         bytes.extend(b"behind");
-        let attached = secrets_of(pair.opening.receive(&bytes).unwrap());
+        let attached = secrets_of(pair.handshake.receive(&bytes).unwrap());
         assert_eq!((attached.received, attached.rest.as_slice()), (5, b"behind".as_slice()));
     }
     assert_eq!(registry.len(), 4);
@@ -122,22 +122,26 @@ fn a_hello_for_a_resume_goes_out_first_and_everything_else_behind_the_announceme
     let key = AgreementKey::generate().unwrap();
     let mut registry = Registry::new(9).unwrap();
     let secrets = begun(&key, &mut registry);
-    let mut opening = ClientHandshake::resume(secrets, 0).unwrap();
+    let mut handshake = ClientHandshake::resume(secrets, 0).unwrap();
     assert!(
-        opening
+        handshake
             .take_output()
             .starts_with(b"SSH-2.0-switchboard_resume_1 resume ")
     );
-    assert!(!opening.is_proved() && opening.take_output().is_empty());
-    let mut opening = ClientHandshake::begin();
-    assert!(opening.take_output().is_empty());
+    assert!(!handshake.is_proved() && handshake.take_output().is_empty());
+    let mut handshake = ClientHandshake::begin();
+    assert!(handshake.take_output().is_empty());
     let announcement = Announcement {
         key: key.public(),
         nonce: Nonce([1; 16]),
     };
-    opening.receive(announcement.line().as_bytes()).unwrap();
-    assert!(opening.is_proved());
-    assert!(opening.take_output().starts_with(b"SSH-2.0-switchboard_resume_1 new "));
+    handshake.receive(announcement.line().as_bytes()).unwrap();
+    assert!(handshake.is_proved());
+    assert!(
+        handshake
+            .take_output()
+            .starts_with(b"SSH-2.0-switchboard_resume_1 new ")
+    );
 }
 
 #[test]
@@ -147,17 +151,17 @@ fn a_plain_target_and_a_plain_client_are_left_alone() {
         "banner\r\nSSH-2.0-x\r\n",
         &"x".repeat(9000),
     ] {
-        let mut opening = ClientHandshake::begin();
-        let step = opening.receive(target.as_bytes()).unwrap();
+        let mut handshake = ClientHandshake::begin();
+        let step = handshake.receive(target.as_bytes()).unwrap();
         assert!(matches!(step, client_handshake::HandshakeStep::Plain(bytes) if bytes == target.as_bytes()));
-        assert!(opening.take_output().is_empty());
+        assert!(handshake.take_output().is_empty());
     }
-    let mut opening = ClientHandshake::begin();
+    let mut handshake = ClientHandshake::begin();
     assert!(matches!(
-        opening.receive(b"SSH-"),
+        handshake.receive(b"SSH-"),
         Ok(client_handshake::HandshakeStep::NeedMore)
     ));
-    assert_eq!(opening.into_plain_bytes(), b"SSH-");
+    assert_eq!(handshake.into_plain_bytes(), b"SSH-");
 
     let key = AgreementKey::generate().unwrap();
     let mut welcome = AnchorHandshake::new(&key).unwrap();
@@ -177,18 +181,18 @@ fn a_client_that_was_sent_the_target_first_bytes_begins_a_session_all_the_same()
     for raw in ["SSH-2.0-OpenSSH_9.9\r\n", "SSH-2.0-cut", ""] {
         let key = AgreementKey::generate().unwrap();
         let mut welcome = AnchorHandshake::new(&key).unwrap();
-        let mut opening = ClientHandshake::begin();
+        let mut handshake = ClientHandshake::begin();
         let announcement = welcome.take_output();
         welcome.sent_raw(raw.as_bytes());
         assert!(matches!(
-            opening.receive(&announcement),
+            handshake.receive(&announcement),
             Ok(client_handshake::HandshakeStep::NeedMore)
         ));
         assert!(matches!(
-            opening.receive(raw.as_bytes()),
+            handshake.receive(raw.as_bytes()),
             Ok(client_handshake::HandshakeStep::NeedMore)
         ));
-        let step = welcome.receive(&opening.take_output(), &key).unwrap();
+        let step = welcome.receive(&handshake.take_output(), &key).unwrap();
         let anchor_handshake::AnchorHandshakeStep::New(new) = step else {
             panic!("{step:?}")
         };
@@ -201,7 +205,7 @@ fn a_client_that_was_sent_the_target_first_bytes_begins_a_session_all_the_same()
         anchor_handshake::attached(&new.keys, &claim).encode(&mut bytes);
         assert!(
             matches!(
-                opening.receive(&bytes),
+                handshake.receive(&bytes),
                 Ok(client_handshake::HandshakeStep::Attached(_))
             ),
             "{raw:?}"
@@ -283,18 +287,18 @@ fn an_anchor_that_does_not_prove_the_session_does_not_get_it() {
         bytes
     };
 
-    let mut opening = ClientHandshake::resume(secrets.clone(), 0).unwrap();
-    opening.receive(announcement(key.public()).as_bytes()).unwrap();
+    let mut handshake = ClientHandshake::resume(secrets.clone(), 0).unwrap();
+    handshake.receive(announcement(key.public()).as_bytes()).unwrap();
     assert_eq!(
-        opening.receive(&answer(0, Mac([0; 32]))).unwrap_err(),
+        handshake.receive(&answer(0, Mac([0; 32]))).unwrap_err(),
         HandshakeError::Unproved
     );
 
     // A right proof, with another offset: the bytes in between would be missing.
-    let mut opening = ClientHandshake::resume(secrets.clone(), 0).unwrap();
-    let hello = String::from_utf8(opening.take_output()).unwrap();
+    let mut handshake = ClientHandshake::resume(secrets.clone(), 0).unwrap();
+    let hello = String::from_utf8(handshake.take_output()).unwrap();
     let client = Nonce::parse(hello.trim_end().rsplit(' ').next().unwrap()).unwrap();
-    opening.receive(announcement(key.public()).as_bytes()).unwrap();
+    handshake.receive(announcement(key.public()).as_bytes()).unwrap();
     let nonces = Nonces { anchor: nonce, client };
     let claim = ResumeClaim {
         nonces,
@@ -302,25 +306,28 @@ fn an_anchor_that_does_not_prove_the_session_does_not_get_it() {
         received: 7,
     };
     let mac = secrets.keys.prove_anchor(&claim);
-    assert_eq!(opening.receive(&answer(8, mac)).unwrap_err(), HandshakeError::Unproved);
+    assert_eq!(
+        handshake.receive(&answer(8, mac)).unwrap_err(),
+        HandshakeError::Unproved
+    );
 
-    let mut opening = ClientHandshake::resume(secrets.clone(), 0).unwrap();
+    let mut handshake = ClientHandshake::resume(secrets.clone(), 0).unwrap();
     let other = announcement(AgreementKey::generate().unwrap().public());
     assert_eq!(
-        opening.receive(other.as_bytes()).unwrap_err(),
+        handshake.receive(other.as_bytes()).unwrap_err(),
         HandshakeError::OtherAnchor
     );
-    let mut opening = ClientHandshake::resume(secrets.clone(), 0).unwrap();
+    let mut handshake = ClientHandshake::resume(secrets.clone(), 0).unwrap();
     assert_eq!(
-        opening.receive(b"SSH-2.0-OpenSSH_9.9\r\n").unwrap_err(),
+        handshake.receive(b"SSH-2.0-OpenSSH_9.9\r\n").unwrap_err(),
         HandshakeError::NoAnchor
     );
     for phrase in ["x".repeat(9000), "x\n".repeat(9000)] {
-        let mut opening = ClientHandshake::resume(secrets.clone(), 0).unwrap();
-        assert_eq!(opening.receive(phrase.as_bytes()).unwrap_err(), HandshakeError::Fault);
-        let mut opening = ClientHandshake::resume(secrets.clone(), 0).unwrap();
-        opening.receive(announcement(key.public()).as_bytes()).unwrap();
-        assert_eq!(opening.receive(phrase.as_bytes()).unwrap_err(), HandshakeError::Fault);
+        let mut handshake = ClientHandshake::resume(secrets.clone(), 0).unwrap();
+        assert_eq!(handshake.receive(phrase.as_bytes()).unwrap_err(), HandshakeError::Fault);
+        let mut handshake = ClientHandshake::resume(secrets.clone(), 0).unwrap();
+        handshake.receive(announcement(key.public()).as_bytes()).unwrap();
+        assert_eq!(handshake.receive(phrase.as_bytes()).unwrap_err(), HandshakeError::Fault);
     }
 }
 

@@ -93,7 +93,7 @@ impl World {
                     side.connection = 0;
                     // Bytes that a side still writes, not knowing of the loss, are lost.
                     if is_told {
-                        side.outbox.clear();
+                        side.queue.clear();
                     }
                     if let Some(attachment) = side.attachment.take_if(|_| is_told) {
                         side.session.detach(attachment);
@@ -179,13 +179,13 @@ impl World {
         let (side, other) = self.sides(role);
         let Some(attachment) = side.attachment else { return };
         let session = &mut side.session;
-        if side.outbox.is_empty() && max > 0 {
-            side.outbox.clear();
-            session.transmit(attachment, &mut side.outbox, max, now);
+        if side.queue.is_empty() && max > 0 {
+            side.queue.clear();
+            session.transmit(attachment, &mut side.queue, max, now);
         }
-        let rest = side.outbox.rest(|offset, count| session.kept(offset, count)).unwrap();
+        let rest = side.queue.rest(|offset, count| session.kept(offset, count)).unwrap();
         let written = &rest[..bytes.min(rest.len())];
-        if let Some(offset) = side.outbox.advance(written.len()) {
+        if let Some(offset) = side.queue.advance(written.len()) {
             session.mark_sent(offset);
         }
         if side.connection != 0 && side.connection == other.connection {
@@ -201,13 +201,13 @@ impl World {
         }
         self.connections += 1;
         (self.client.connection, self.client.inbound) = (0, Vec::new());
-        self.client.outbox.clear();
-        let mut opening = ClientHandshake::resume(self.secrets.clone(), self.client.session.received()).unwrap();
+        self.client.queue.clear();
+        let mut handshake = ClientHandshake::resume(self.secrets.clone(), self.client.session.received()).unwrap();
         let mut welcome = AnchorHandshake::new(&self.key).unwrap();
         let mut down = Vec::new();
         for _ in 0..10 {
             down.extend(welcome.take_output());
-            match opening.receive(&cut(std::mem::take(&mut down), &mut max)).unwrap() {
+            match handshake.receive(&cut(std::mem::take(&mut down), &mut max)).unwrap() {
                 client_handshake::HandshakeStep::Attached(attached) => {
                     let side = &mut self.client;
                     let attachment = side.session.attach(attached.received, self.now);
@@ -218,7 +218,7 @@ impl World {
                 client_handshake::HandshakeStep::NeedMore => {}
                 client_handshake::HandshakeStep::Plain(_) => panic!("no anchor"),
             }
-            let up = cut(opening.take_output(), &mut max);
+            let up = cut(handshake.take_output(), &mut max);
             match welcome.receive(&up, &self.key).unwrap() {
                 anchor_handshake::AnchorHandshakeStep::Resume(resume) => {
                     down.extend(welcome.take_output());
@@ -243,7 +243,7 @@ impl World {
         side.session.receive(attachment, &resume.rest, self.now);
         (side.attachment, side.connection) = (Some(attachment), self.connections);
         side.inbound.clear();
-        side.outbox.clear();
+        side.queue.clear();
         let (keys, ()) = self.registry.prove(&resume.claim, &resume.proof).unwrap();
         let claim = ResumeClaim {
             received,

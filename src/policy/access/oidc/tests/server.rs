@@ -15,7 +15,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::*;
-use crate::base::follow::Reads;
+use crate::base::follow::ReadPool;
 use crate::policy::access::reviewer::NoAnswer;
 
 /// The server's behaviour on a request.
@@ -93,17 +93,17 @@ impl Server {
         self.folder.path().join("ca.pem")
     }
 
-    fn verifier(&self, pace: RefreshSchedule) -> Verifier {
+    fn verifier(&self, schedule: RefreshSchedule) -> Verifier {
         let endpoint = endpoint(&self.url(), Some(self.ca()));
         Verifier {
             issuer: issuer(),
-            keys: Keys::follow("test", Source::Endpoint(endpoint), pace),
+            keys: Keys::follow("test", Source::Endpoint(endpoint), schedule),
         }
     }
 
     async fn failure(&self) -> String {
         let endpoint = endpoint(&self.url(), Some(self.ca()));
-        endpoint.get(&Reads::default()).await.unwrap_err().into()
+        endpoint.get(&ReadPool::default()).await.unwrap_err().into()
     }
 
     fn requests(&self) -> usize {
@@ -337,7 +337,7 @@ async fn only_a_certificate_of_the_authority_and_the_name_is_trusted() {
         (server.url(), None),
         (server.url().replace("localhost", "127.0.0.1"), Some(server.ca())),
     ] {
-        let failure = endpoint(&url, ca).get(&Reads::default()).await.unwrap_err();
+        let failure = endpoint(&url, ca).get(&ReadPool::default()).await.unwrap_err();
         assert!(failure.contains("certificate"), "{failure}");
     }
     let junk = server.folder.path().join("junk.pem");
@@ -347,14 +347,14 @@ async fn only_a_certificate_of_the_authority_and_the_name_is_trusted() {
         ("/none".into(), "/none: there is no such file"),
     ] {
         let failure = endpoint(&server.url(), Some(ca))
-            .get(&Reads::default())
+            .get(&ReadPool::default())
             .await
             .unwrap_err();
         assert!(failure.ends_with(expected), "{failure}");
     }
     assert_eq!(server.requests(), 0);
     let good = endpoint(&server.url(), Some(server.ca()));
-    assert!(KeySet::parse(&good.get(&Reads::default()).await.unwrap()).is_ok());
+    assert!(KeySet::parse(&good.get(&ReadPool::default()).await.unwrap()).is_ok());
 }
 
 #[tokio::test]
@@ -374,7 +374,7 @@ async fn a_server_in_clear_is_asked_at_loopback_only() {
         stream
     };
     let (got, _stream) = {
-        let reads = Reads::default();
+        let reads = ReadPool::default();
         tokio::join!(endpoint.get(&reads), answer)
     };
     assert_eq!(got.unwrap(), b"{}");

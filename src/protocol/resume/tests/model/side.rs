@@ -13,7 +13,7 @@ pub(super) struct Side {
     pub(super) connection: u64,
     pub(super) inbound: Vec<u8>,
     /// The frames that are being written.
-    pub(super) outbox: SendQueue,
+    pub(super) queue: SendQueue,
     /// The reference: the bytes that were written here, and those that were passed on here. A byte is known by its offset.
     pub(super) written: u64,
     pub(super) finished: bool,
@@ -34,7 +34,7 @@ impl Side {
             attachment: None,
             connection: 0,
             inbound: Vec::new(),
-            outbox: SendQueue::default(),
+            queue: SendQueue::default(),
             written: 0,
             finished: false,
             passed: 0,
