@@ -208,7 +208,7 @@ fn relay_all(engine: fn() -> Resources, ends: Vec<(TcpStream, TcpStream)>) -> Du
                     meter: &Meter::new(Arc::new(Totals::default())),
                     resources: &resources,
                     options: &Options::default(),
-                    last_look: None,
+                    on_close: None,
                     tunnel: None,
                     is_inspected: false,
                 };

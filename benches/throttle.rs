@@ -128,7 +128,7 @@ async fn relayed(rate: &str) -> Accuracy {
         meter: &meter,
         resources: &resources,
         options: &options,
-        last_look: None,
+        on_close: None,
         tunnel: None,
         is_inspected: false,
     };

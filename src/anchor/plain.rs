@@ -84,7 +84,7 @@ async fn pass_on<D: Transport>(
         meter: &meter,
         resources: &shared.resources,
         options: &options,
-        last_look: None,
+        on_close: None,
         tunnel: None,
         is_inspected: false,
     };

@@ -38,12 +38,12 @@ pub(crate) fn tree(bytes: &[u8], diagnostics: &Diagnostics) -> Option<Node> {
     None
 }
 
-/// Adds a finding for each line with a no-break space, which is no blank for YAML and TOML, but a part of keys and values.
-pub(crate) fn find_no_break_spaces(text: &str, severity: Severity, findings: &Diagnostics) {
+/// Adds a diagnostic for each line with a no-break space, which is no blank for YAML and TOML, but a part of keys and values.
+pub(crate) fn find_no_break_spaces(text: &str, severity: Severity, diagnostics: &Diagnostics) {
     let is_one = |line: &str| line.contains(['\u{a0}', '\u{2007}', '\u{202f}']) && !line.trim_start().starts_with('#');
     for (_, line) in text.lines().zip(1..).filter(|(text, _)| is_one(text)) {
         let position = Position { line, column: 1 };
-        findings.push(severity, Some(position), "", NO_BREAK_SPACE.to_owned());
+        diagnostics.push(severity, Some(position), "", NO_BREAK_SPACE.to_owned());
     }
 }
 

@@ -30,11 +30,11 @@ pub fn command(options: &Options) -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => return report(options, &error),
     };
-    let mut dialing = ProxyDialer::default();
-    let found = runtime.block_on(check(options, &mut dialing));
+    let mut dialer = ProxyDialer::default();
+    let found = runtime.block_on(check(options, &mut dialer));
     // A lookup may still run.
     runtime.shutdown_background();
-    let text = table(options, dialing.step, &found);
+    let text = table(options, dialer.step, &found);
     write!(io::stdout(), "{text}").unwrap_or_default();
     match found {
         Ok(_) => ExitCode::SUCCESS,
@@ -43,25 +43,25 @@ pub fn command(options: &Options) -> ExitCode {
 }
 
 /// Logs in as far as the SSH identification, and returns it, or why there is none.
-async fn check(options: &Options, dialing: &mut ProxyDialer) -> Result<String, String> {
+async fn check(options: &Options, dialer: &mut ProxyDialer) -> Result<String, String> {
     let mut options = options.clone();
     let remark = Arc::new(Mutex::new(resumption(options.session.is_some(), false).to_owned()));
     let kept = Arc::clone(&remark);
     if let Some(settings) = &mut options.session {
-        settings.remarks = UserOutput(Arc::new(move |line| *kept.lock() = line.to_owned()));
+        settings.output = UserOutput(Arc::new(move |line| *kept.lock() = line.to_owned()));
         options.verbose = true;
     }
-    let (mut ssh, local) = duplex(MAX_PREFACE);
+    let (mut ssh, stdio) = duplex(MAX_PREFACE);
     let (exit, signals) = watch::channel(ExitRequest::No);
     let tunnel = async {
-        let (stdin, stdout) = split(local);
-        let mut local = in_band::wrap(Stdio {
+        let (stdin, stdout) = split(stdio);
+        let mut stdio = in_band::wrap(Stdio {
             stdin,
             stdout,
             interactive: false,
             is_abandoned: None,
         });
-        Box::pin(run(&options, &mut local, ExitSignals(signals), dialing)).await
+        Box::pin(run(&options, &mut stdio, ExitSignals(signals), dialer)).await
     };
     let found = async move {
         let found = identification(&mut ssh).await;
@@ -74,7 +74,7 @@ async fn check(options: &Options, dialing: &mut ProxyDialer) -> Result<String, S
     let waited = options.uplink.timeout * 2;
     match timeout(waited, async { tokio::join!(tunnel, found) }).await {
         Ok((_, Some(found))) => found.map(|line| format!("{line} ({})", remark.lock())),
-        Ok((Err(error), None)) => Err(reason(&error, dialing.step)),
+        Ok((Err(error), None)) => Err(reason(&error, dialer.step)),
         Ok((Ok(()), None)) => Err(SILENT.to_owned()),
         Err(_) => Err(format!(
             "the target has said nothing within {waited:?}: is it an SSH server?"
@@ -90,8 +90,8 @@ fn reason(error: &ClientError, step: Step) -> String {
     }
 }
 
-/// Returns a line for each step. After a failure the last line is the one of `begun`.
-fn table(options: &Options, begun: Step, found: &Result<String, String>) -> String {
+/// Returns a line for each step. After a failure the last line is the one of `failed`.
+fn table(options: &Options, failed: Step, found: &Result<String, String>) -> String {
     let uplink::Options { proxy, forward, .. } = &options.uplink;
     let mut steps = vec![(Step::Settings, "settings", "the arguments and files".to_owned())];
     match forward {
@@ -111,7 +111,7 @@ fn table(options: &Options, begun: Step, found: &Result<String, String>) -> Stri
     ]);
     let mut text = String::new();
     for (step, name, fine) in steps {
-        let failure = found.as_ref().err().filter(|_| step >= begun);
+        let failure = found.as_ref().err().filter(|_| step >= failed);
         if let Some(reason) = failure {
             let reason = printable(reason, MAX_LINE);
             writeln!(text, "FAILS  {name:8}  {reason}").unwrap_or_default();
@@ -136,7 +136,7 @@ async fn identification(stream: &mut (impl AsyncRead + AsyncWrite + Unpin)) -> O
             return Some(if is_known { Ok(line) } else { Err(fault) });
         }
     }
-    (!read.is_empty()).then(|| Err(said(&read)))
+    (!read.is_empty()).then(|| Err(describe_bytes(&read)))
 }
 
 /// Returns the line of an identification (RFC 4253 section 4.2).
@@ -146,7 +146,7 @@ fn find(read: &[u8]) -> Option<String> {
     Some(printable(&String::from_utf8_lossy(line), MAX_LINE))
 }
 
-fn said(read: &[u8]) -> String {
+fn describe_bytes(read: &[u8]) -> String {
     let text = String::from_utf8_lossy(read);
     let line = text.lines().next().unwrap_or_default();
     let is_web = line.starts_with("HTTP/") || text.trim_start().starts_with('<');

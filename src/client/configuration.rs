@@ -112,31 +112,31 @@ impl PathBase<'_> {
 }
 
 fn parse(bytes: &[u8], name: &str, base: &PathBase<'_>) -> Result<(Configuration, Report), Report> {
-    let findings = Diagnostics::default();
+    let diagnostics = Diagnostics::default();
     let mut configuration = Configuration::default();
     let text = String::from_utf8_lossy(bytes);
-    yaml::find_no_break_spaces(&text, Severity::Warning, &findings);
+    yaml::find_no_break_spaces(&text, Severity::Warning, &diagnostics);
     if base.is_check {
-        find_backslashes(&text, &findings);
+        find_backslashes(&text, &diagnostics);
     }
     // A file with only comments has no entries.
-    let tree = (!is_blank(bytes)).then(|| yaml::tree(bytes, &findings)).flatten();
+    let tree = (!is_blank(bytes)).then(|| yaml::tree(bytes, &diagnostics)).flatten();
     if let Some(mut tree) = tree {
-        configuration = de::read(&mut tree, &findings);
-        let places = Field::root(&tree, &findings).at("proxies");
-        for (settings, place) in configuration.proxies.iter_mut().zip(places.items()) {
-            complete(settings, &place, base);
+        configuration = de::read(&mut tree, &diagnostics);
+        let fields = Field::root(&tree, &diagnostics).at("proxies");
+        for (settings, field) in configuration.proxies.iter_mut().zip(fields.items()) {
+            complete(settings, &field, base);
         }
-        for (index, place) in places.items().enumerate().filter(|_| base.is_check) {
+        for (index, field) in fields.items().enumerate().filter(|_| base.is_check) {
             let entries = configuration.proxies.get(..=index).unwrap_or_default();
-            doubts(entries, &place, base.is_exposed);
+            warn_of_doubts(entries, &field, base.is_exposed);
         }
     }
-    findings.finish(Some(name), configuration)
+    diagnostics.finish(Some(name), configuration)
 }
 
 /// Resolves the paths of an entry against the file's folder, and reports contradictions between its settings.
-fn complete(settings: &mut ProxySettings, place: &Field<'_>, base: &PathBase<'_>) {
+fn complete(settings: &mut ProxySettings, field: &Field<'_>, base: &PathBase<'_>) {
     let files = [
         ("ca", &mut settings.ca),
         ("cert", &mut settings.cert),
@@ -147,31 +147,31 @@ fn complete(settings: &mut ProxySettings, place: &Field<'_>, base: &PathBase<'_>
     for (key, path) in files {
         let Some(path) = path else { continue };
         *path = base.whole(path);
-        let place = place.at(key);
+        let field = field.at(key);
         match base.is_check.then(|| file::open(path)) {
             Some(Err(error)) => {
                 let path = path.display().to_string();
-                place.fault(format!("{} cannot be read: {error}", path.escape_debug()));
+                field.fault(format!("{} cannot be read: {error}", path.escape_debug()));
             }
             Some(Ok(file)) if !["ca", "cert"].contains(&key) && platform::is_readable_by_others(&file) => {
-                place.warning(EXPOSED);
+                field.warning(EXPOSED);
             }
             Some(Ok(_)) | None => {}
         }
     }
-    if !place.has_faults() {
-        contradictions(settings, place);
+    if !field.has_faults() {
+        check_contradictions(settings, field);
     }
 }
 
 /// Warns of lines with a control character of a word in double quotes, such as the tab of `"C:\tools"`.
-fn find_backslashes(text: &str, findings: &Diagnostics) {
+fn find_backslashes(text: &str, diagnostics: &Diagnostics) {
     let is_escape = |pair: &[u8]| matches!(pair, [b'\\', next] if next.is_ascii_alphanumeric());
     for (text, line) in text.lines().zip(1..) {
         let mut quoted = text.split('"').skip(1).step_by(2).map(|part| part.replace(r"\\", ""));
         if quoted.any(|part| part.as_bytes().windows(2).any(is_escape)) && !text.trim_start().starts_with('#') {
             let position = Position { line, column: 1 };
-            findings.push(Severity::Warning, Some(position), "", BACKSLASH.to_owned());
+            diagnostics.push(Severity::Warning, Some(position), "", BACKSLASH.to_owned());
         }
     }
 }
@@ -183,7 +183,7 @@ fn is_blank(text: &[u8]) -> bool {
 }
 
 /// Reports settings that contradict each other.
-fn contradictions(settings: &ProxySettings, place: &Field<'_>) {
+fn check_contradictions(settings: &ProxySettings, field: &Field<'_>) {
     let url = settings.proxy.as_ref();
     let is_trust = settings.ca.is_some() || settings.cert.is_some() || settings.server_name.is_some();
     let is_named_twice = match settings.source(|_| true) {
@@ -191,23 +191,23 @@ fn contradictions(settings: &ProxySettings, place: &Field<'_>) {
         Err(AmbiguousCredentials) => true,
     };
     if settings.cert.is_some() != settings.key.is_some() {
-        place.fault("`cert` and `key` belong together");
+        field.fault("`cert` and `key` belong together");
     }
     if is_named_twice {
-        place.fault(ONE_SOURCE);
+        field.fault(ONE_SOURCE);
     }
     if is_trust && url.is_some_and(|url| url.scheme() == Scheme::Http) {
-        place.fault(NOT_ENCRYPTED);
+        field.fault(NOT_ENCRYPTED);
     }
 }
 
 /// Reports what the author of an entry probably does not want. `entries`: the entry is the last one.
-fn doubts(entries: &[ProxySettings], place: &Field<'_>, is_exposed: bool) {
+fn warn_of_doubts(entries: &[ProxySettings], field: &Field<'_>, is_exposed: bool) {
     let Some((settings, before)) = entries.split_last() else {
         return;
     };
     if is_exposed && settings.proxy.as_ref().is_some_and(ProxyUrl::has_credentials) {
-        place.at("proxy").warning(EXPOSED);
+        field.at("proxy").warning(EXPOSED);
     }
     let excluded = |names: &[String]| names.iter().any(|name| name.starts_with('!'));
     // An entry that excludes names may leave some of a pattern to the next one.
@@ -229,10 +229,10 @@ fn doubts(entries: &[ProxySettings], place: &Field<'_>, is_exposed: bool) {
         .filter(is_dead)
         .filter(|name| !name.starts_with('!'))
     {
-        place.at("names").warning(format!("{name} {DEAD}"));
+        field.at("names").warning(format!("{name} {DEAD}"));
     }
     if settings.names.iter().all(|name| is_dead(&name)) {
-        place.warning("this entry never matches");
+        field.warning("this entry never matches");
     }
 }
 

@@ -31,7 +31,7 @@ pub(crate) mod stdio;
 /// the tunnel has 1 s to close, and a failure is not reported: ssh has exited. The process's stdout is `/dev/null` from
 /// here on: the tunnel owns the real one.
 pub fn command(options: &Options) -> ExitCode {
-    let local = match stdio::take_stdout() {
+    let stdio = match stdio::take_stdout() {
         Ok(stdout) => Stdio {
             stdin: stdio::Input::default(),
             stdout,
@@ -40,13 +40,13 @@ pub fn command(options: &Options) -> ExitCode {
         },
         Err(error) => return report(options, &relay::unwritable(error)),
     };
-    let mut local = in_band::wrap(local);
-    local.is_abandoned = Some(|stdout| stdout.stream.is_abandoned());
+    let mut stdio = in_band::wrap(stdio);
+    stdio.is_abandoned = Some(|stdout| stdout.stream.is_abandoned());
     let runtime = match runtime() {
         Ok(runtime) => runtime,
         Err(error) => return report(options, &error),
     };
-    let streams = &mut local;
+    let streams = &mut stdio;
     let run = move |exit| async move {
         match Box::pin(run::run(options, streams, exit, &mut ProxyDialer::default())).await {
             Ok(()) => Ok(ExitCode::SUCCESS),
@@ -61,7 +61,7 @@ pub fn command(options: &Options) -> ExitCode {
     runtime.shutdown_background();
     match ended {
         Some(Ok(code)) => code,
-        // `local` still holds stdout open: ssh exits when stdout ends, and the report would come too late.
+        // `stdio` still holds stdout open: ssh exits when stdout ends, and the report would come too late.
         Some(Err(error)) => report(options, &error),
         None => ExitCode::FAILURE,
     }

@@ -107,7 +107,7 @@ impl Service {
     async fn accept(self, listener: TcpListener, mut options: Options) {
         if let Some(session) = &mut options.session {
             let (target, user) = (options.target.clone(), self.user.clone());
-            session.remarks = UserOutput(Arc::new(move |line| (user.0)(&format!("{target}: {line}"))));
+            session.output = UserOutput(Arc::new(move |line| (user.0)(&format!("{target}: {line}"))));
         }
         loop {
             let stream = match listener.accept().await {

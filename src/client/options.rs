@@ -38,7 +38,7 @@ pub struct Settings {
     /// The wall clock, by which a sleep of the host is noticed.
     pub clock: fn() -> SystemTime,
     /// The messages to the user about a connection that is lost for a while.
-    pub remarks: UserOutput,
+    pub output: UserOutput,
 }
 
 impl Default for Settings {
@@ -49,7 +49,7 @@ impl Default for Settings {
             timing,
             grace: GRACE,
             clock: SystemTime::now,
-            remarks: UserOutput::default(),
+            output: UserOutput::default(),
         }
     }
 }

@@ -92,7 +92,7 @@ impl Default for Options {
 
 impl Options {
     /// Returns the options of the allowlist for the Services of this cluster.
-    pub(super) fn of_allowlist(&self) -> allowlist::Options {
+    pub(super) fn allowlist_options(&self) -> allowlist::Options {
         let public = self.public_suffixes.iter().map(|suffix| &**suffix);
         allowlist::Options {
             suffixes: Arc::new(Suffixes::new(&self.cluster_domain, public)),

@@ -62,17 +62,17 @@ impl Pods {
     ///
     /// # Errors
     /// [`Failure::Credentials`].
-    pub(crate) async fn connect(search: &PodSelector) -> Result<Self, ApiError> {
+    pub(crate) async fn connect(selector: &PodSelector) -> Result<Self, ApiError> {
         let login = ClusterLogin {
-            kubeconfig: search.kubeconfig.clone(),
-            context: search.context.clone(),
+            kubeconfig: selector.kubeconfig.clone(),
+            context: selector.context.clone(),
         };
         let client = requests::connect(login, OPERATOR, DEFAULT_TIMEOUT).await?;
-        let namespace = search.namespace.as_deref().unwrap_or(client.default_namespace());
+        let namespace = selector.namespace.as_deref().unwrap_or(client.default_namespace());
         Ok(Self {
             api: Api::namespaced(client.clone(), namespace),
-            selector: search.selector.clone().unwrap_or_else(|| USUAL_SELECTOR.to_owned()),
-            port: search.pod_port,
+            selector: selector.selector.clone().unwrap_or_else(|| USUAL_SELECTOR.to_owned()),
+            port: selector.pod_port,
         })
     }
 
@@ -117,7 +117,7 @@ async fn answer<T>(request: impl Future<Output = kube::Result<T>>) -> Result<T, 
 
 fn refused(error: &kube::Error) -> ApiError {
     if let kube::Error::Api(status) = error {
-        let failure = Failure::of_status(status.code).unwrap_or(Failure::Malformed);
+        let failure = Failure::from_status(status.code).unwrap_or(Failure::Malformed);
         return ApiError::new(failure, format!("{}: {}", status.code, status.message));
     }
     ApiError::caused(failure_of(error), error)

@@ -17,7 +17,7 @@ use crate::kubernetes::metrics::ClusterMetrics;
 /// # Errors
 /// The thread or its runtime cannot be started.
 pub fn watch_replicas(
-    origin: WatchContext,
+    context: WatchContext,
     service: &str,
     changed: impl Fn(BTreeSet<Box<str>>) + Clone + Send + Sync + 'static,
 ) -> io::Result<BackgroundRuntime> {
@@ -34,13 +34,13 @@ pub fn watch_replicas(
         relist: RELIST,
     };
     BackgroundRuntime::start("replicas", async move {
-        let metrics = origin.metrics.clone();
+        let metrics = context.metrics.clone();
         let reader = || SliceReader {
             metrics: metrics.clone(),
             slices: HashMap::new(),
             changed: changed.clone(),
         };
-        keep_following(spec, reader, origin, || {}).await;
+        keep_following(spec, reader, context, || {}).await;
     })
 }
 

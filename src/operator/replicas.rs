@@ -128,12 +128,12 @@ impl Replicas {
         };
         // After an error the kubeconfig is read again: it may have other credentials by then.
         *known = None;
-        let listed = Box::pin(pods.list())
+        let list = Box::pin(pods.list())
             .await
             .map_err(|error| DiscoveryError(error.reason))?;
         *known = Some(Arc::clone(&pods));
         drop(known);
-        let replicas = listed.into_iter().map(|pod| Replica::pod(&pods, pod, self.deadline));
+        let replicas = list.into_iter().map(|pod| Replica::pod(&pods, pod, self.deadline));
         Ok(replicas.collect())
     }
 
@@ -142,8 +142,8 @@ impl Replicas {
     /// # Errors
     /// See [`find`](Self::find). A replica without an answer is in [`MergedList::replicas`].
     pub async fn list<T: Item>(&self, query: &Query) -> Result<MergedList<T>, DiscoveryError> {
-        let ask = |replica| async move { merge::all(&replica, query).await };
-        Ok(merge::merge(self.each(ask).await?, query))
+        let request = |replica| async move { merge::all(&replica, query).await };
+        Ok(merge::merge(self.each(request).await?, query))
     }
 
     /// Returns the answers to `/tunnels/<id><path>` from the replicas that have the tunnel; `path` may be `/diagnosis`.
@@ -159,13 +159,17 @@ impl Replicas {
     ///
     /// # Errors
     /// As above.
-    pub async fn close(&self, which: &TunnelSelector, closing: &CloseRequest) -> Result<ClosedTunnels, DiscoveryError> {
-        let path = match which {
+    pub async fn close(
+        &self,
+        selector: &TunnelSelector,
+        request: &CloseRequest,
+    ) -> Result<ClosedTunnels, DiscoveryError> {
+        let path = match selector {
             TunnelSelector::Id(id) => format!("/tunnels/{}", encoded(id)),
             TunnelSelector::Query(query) => merge::path_of("/tunnels", query),
         };
         let closed: ChangeResult<CloseResponse> = self
-            .query_each(AdminRequest::with_body("DELETE", path, closing))
+            .query_each(AdminRequest::with_body("DELETE", path, request))
             .await?;
         Ok(closed.into())
     }
@@ -210,9 +214,9 @@ impl Replicas {
     }
 
     /// Sends one request to each replica, and returns the answers; none for a 404.
-    async fn query_each<T: DeserializeOwned>(&self, ask: AdminRequest) -> Result<ChangeResult<T>, DiscoveryError> {
-        let ask = &ask;
-        let answers = self.each(|replica| async move { replica.find(ask).await }).await?;
+    async fn query_each<T: DeserializeOwned>(&self, request: AdminRequest) -> Result<ChangeResult<T>, DiscoveryError> {
+        let request = &request;
+        let answers = self.each(|replica| async move { replica.find(request).await }).await?;
         let (mut changed, mut replicas) = (Vec::new(), Vec::new());
         for (replica, answer) in answers {
             let error = answer.as_ref().err().map(ToString::to_string);
@@ -261,14 +265,14 @@ mod tests {
     async fn replicas_that_hang_delay_the_others_only_if_they_are_many() {
         let addresses = (1..=64).map(|port| SocketAddr::from(([192, 0, 2, 1], port)));
         let replicas = Replicas::new(Source::Addresses(addresses.collect()), Duration::from_secs(5));
-        let ask = |replica: Replica| async move {
+        let request = |replica: Replica| async move {
             if replica.name().ends_with('1') {
                 sleep(Duration::from_secs(5)).await;
             }
             Ok(())
         };
         let start = Instant::now();
-        let answers = replicas.each(ask).await.unwrap();
+        let answers = replicas.each(request).await.unwrap();
         assert_eq!(start.elapsed(), Duration::from_secs(5));
         let names: Vec<_> = answers.iter().map(|(name, _)| name.clone()).collect();
         let expected: Vec<_> = (1..=64).map(|port| format!("192.0.2.1:{port}")).collect();

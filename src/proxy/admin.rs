@@ -32,7 +32,7 @@ pub(crate) fn routes(
     let handlers = Handlers {
         readiness: readiness.clone(),
         remarks: remarks(Arc::clone(shared)),
-        scrape: scrape(Arc::clone(shared)),
+        scrape: metrics_source(Arc::clone(shared)),
         scrape_networks: scrape_networks.clone(),
         drain_status: drain_source(Arc::clone(shared)),
         drain_request: drain_request.clone(),
@@ -94,7 +94,7 @@ fn drain_source(shared: Arc<Shared>) -> Box<dyn Fn() -> DrainStatus + Send + Syn
 }
 
 /// Returns the writer of the page `/metrics`. The writer also sets the gauges whose values other parts keep.
-fn scrape(shared: Arc<Shared>) -> Box<dyn Fn() -> String + Send + Sync> {
+fn metrics_source(shared: Arc<Shared>) -> Box<dyn Fn() -> String + Send + Sync> {
     Box::new(move || {
         let metrics = &shared.metrics;
         metrics.pipes_in_use.set(as_gauge(shared.resources.pipes_in_use()));

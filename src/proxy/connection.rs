@@ -229,7 +229,7 @@ async fn dial_target(
     let permit = target.begin_dial(timeouts).await?;
     let endpoints = shared.allowlist.dialable(target).await?;
     let start = Instant::now();
-    let options = shared.timeouts.of_dial();
+    let options = shared.timeouts.dial_options();
     let dial = dial::dial(&endpoints.addresses, target.next_address(), &options);
     let dialled = target.while_listed(dial).await;
     record.dialled(start.elapsed(), &endpoints, dialled.as_ref());

@@ -122,10 +122,10 @@ impl Exchange {
     /// Sends the refusal. The caller then closes the stream gracefully, and parses nothing after the head: with
     /// keep-alive those bytes would be taken for another request (RFC 9931 section 6). `None` if the client has left,
     /// or gets no answer; after [`RefusalReason::TlsRecord`] the close sends the alert.
-    pub async fn refuse(self, denial: &Refusal) -> Option<Stream> {
+    pub async fn refuse(self, refusal: &Refusal) -> Option<Stream> {
         match self {
-            Self::Http1(exchange) => exchange.refuse(denial).await,
-            Self::Http2(request) => http2::refuse(*request, denial),
+            Self::Http1(exchange) => exchange.refuse(refusal).await,
+            Self::Http2(request) => http2::refuse(*request, refusal),
         }
     }
 

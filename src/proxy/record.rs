@@ -63,7 +63,7 @@ pub struct RequestInfo {
     /// The proxy's own addresses on the client's connection and on the target's.
     pub(crate) locals: [Option<SocketAddr>; 2],
     /// The SSH software of both sides. An `Arc` keeps pending requests small.
-    pub(crate) seen: Arc<SshPeers>,
+    pub(crate) ssh_peers: Arc<SshPeers>,
 }
 
 /// The SSH software of both sides of a tunnel.
@@ -97,7 +97,7 @@ impl RequestInfo {
             idle: Duration::ZERO,
             http: "",
             locals: [None; 2],
-            seen: Arc::default(),
+            ssh_peers: Arc::default(),
         }
     }
 
@@ -118,12 +118,12 @@ impl RequestInfo {
     }
 
     /// Returns the addresses of the client's and of the target's connection.
-    pub(crate) fn ends(&self) -> [Option<SocketAddrs>; 2] {
+    pub(crate) fn socket_addrs(&self) -> [Option<SocketAddrs>; 2] {
         let [from_client, to_target] = self.locals;
-        let ends = |(local, peer)| SocketAddrs { local, peer };
+        let pair = |(local, peer)| SocketAddrs { local, peer };
         [
-            from_client.map(|local| ends((local, self.peer))),
-            to_target.zip(self.upstream).map(ends),
+            from_client.map(|local| pair((local, self.peer))),
+            to_target.zip(self.upstream).map(pair),
         ]
     }
 
@@ -137,7 +137,7 @@ impl RequestInfo {
     /// Returns the reason why the user may reach the target, or may not, and what `ssh_only` would have refused.
     pub(crate) fn authorization(&self) -> Cow<'_, str> {
         let reason = self.authorization.as_deref().unwrap_or_default();
-        let Some(side) = self.seen.not_ssh.get() else {
+        let Some(side) = self.ssh_peers.not_ssh.get() else {
             return reason.into();
         };
         let end = if reason.is_empty() { "" } else { "; " };
@@ -147,7 +147,7 @@ impl RequestInfo {
 
     /// Returns the SSH software of the client and of the target, from their identifications.
     pub fn software(&self) -> [Option<&Software>; 2] {
-        [Side::Client, Side::Target].map(|side| self.seen.software(side))
+        [Side::Client, Side::Target].map(|side| self.ssh_peers.software(side))
     }
 }
 

@@ -85,7 +85,7 @@ pub struct App {
     reload: Arc<Mutex<Reload>>,
     drain_options: drain::Options,
     shared: Arc<Shared>,
-    conductor: DrainController,
+    drain_controller: DrainController,
     /// Cancelled by a POST to `/drain`.
     drain_request: CancellationToken,
     readiness: Readiness,
@@ -179,7 +179,10 @@ impl App {
             commands.stop().await;
             cut_short.cancel();
         };
-        let drained = self.conductor.run(&self.drain_options, &tasks, second_stop).await;
+        let drained = self
+            .drain_controller
+            .run(&self.drain_options, &tasks, second_stop)
+            .await;
         self.shared.access_log.close();
         if !is_signalled && !cut_short.is_cancelled() {
             // When the first process of a container ends, all others are killed. Before that, the hook that waits for
@@ -211,7 +214,7 @@ impl Startup {
     /// Binds every port.
     fn bind(self, logs: Logs) -> Result<App, StartError> {
         let mut capacity = Capacity::raise(self.config.listen.len())?;
-        let (shared, conductor, mut writer) = share(&self.config, self.tls, &mut capacity, logs)?;
+        let (shared, drain_controller, mut writer) = share(&self.config, self.tls, &mut capacity, logs)?;
         let (config, shared) = (self.config, Arc::new(shared));
         writer.publish(&config.targets, &config.limits);
         if config.cluster.is_some() {
@@ -255,7 +258,7 @@ impl Startup {
             reload: Arc::new(Mutex::new(reload)),
             drain_options,
             shared,
-            conductor,
+            drain_controller,
             drain_request,
             readiness,
             listener_ready,
@@ -276,7 +279,7 @@ fn share(
     logs: Logs,
 ) -> Result<(Shared, DrainController, Writer), StartError> {
     let metrics = Metrics::new()?;
-    let (conductor, drain) = DrainController::new();
+    let (drain_controller, drain) = DrainController::new();
     let (writer, allowlist) = Writer::new();
     metrics.tls_timestamps(&tls.expiries(), &tls.next_updates());
     let limits = &config.limits;
@@ -290,8 +293,8 @@ fn share(
         registry: Registry::default(),
         drain,
         resources: Resources::new(capacity.pipes),
-        clients: LimitOwners::new(limits.of_clients()),
-        users: LimitOwners::new(limits.of_users()),
+        clients: LimitOwners::new(limits.client_limits()),
+        users: LimitOwners::new(limits.user_limits()),
         connect_rate: ConnectRate::new(limits.client),
         unfinished: UnfinishedSet::new(caps.unfinished),
         tunnels: Arc::new(Slots::new(caps.tunnels)),
@@ -300,7 +303,7 @@ fn share(
         tls,
         timeouts: config.timeouts,
     };
-    Ok((shared, conductor, writer))
+    Ok((shared, drain_controller, writer))
 }
 
 /// Returns the anchors of this replica, which are none yet.

@@ -40,12 +40,12 @@ pub struct TunnelLimits {
 
 impl TunnelLimits {
     /// Returns these limits with the overrides of a target applied.
-    pub fn overridden(self, by: &TunnelOverrides) -> Self {
+    pub fn overridden(self, overrides: &TunnelOverrides) -> Self {
         Self {
-            download: by.download.unwrap_or(self.download),
-            upload: by.upload.unwrap_or(self.upload),
-            burst: by.burst.unwrap_or(self.burst),
-            lifetime: by.lifetime.unwrap_or(self.lifetime),
+            download: overrides.download.unwrap_or(self.download),
+            upload: overrides.upload.unwrap_or(self.upload),
+            burst: overrides.burst.unwrap_or(self.burst),
+            lifetime: overrides.lifetime.unwrap_or(self.lifetime),
         }
     }
 }
@@ -212,7 +212,7 @@ impl Limits {
     }
 
     /// Returns the limits of each client.
-    pub fn of_clients(&self) -> OwnerLimits {
+    pub fn client_limits(&self) -> OwnerLimits {
         let ClientCaps { download, upload, .. } = self.client;
         OwnerLimits {
             rates: Both { upload, download },
@@ -224,7 +224,7 @@ impl Limits {
     }
 
     /// Returns the limits of each user. Unfinished connections count against clients only.
-    pub fn of_users(&self) -> OwnerLimits {
+    pub fn user_limits(&self) -> OwnerLimits {
         let UserCaps {
             download,
             upload,

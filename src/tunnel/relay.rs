@@ -43,11 +43,11 @@ mod strategy;
 /// of silence once it is half-closed, and a drain sends both of its sides an end of stream.
 pub async fn relay<D: Transport, U: Transport>(
     transports: &mut Transports<D, U>,
-    terms: &RelayConfig<'_>,
+    config: &RelayConfig<'_>,
     ending: Pin<&mut impl Future<Output = Close>>,
 ) -> Close {
-    let RelayEnd { close, ends, .. } = run(transports, terms, ending).await;
-    finish(transports, close, ends).await;
+    let RelayEnd { close, eof_sent, .. } = run(transports, config, ending).await;
+    finish(transports, close, eof_sent).await;
     close
 }
 
@@ -57,7 +57,7 @@ pub struct RelayEnd {
     /// The side and the reason.
     pub close: Close,
     /// The ends of stream that were passed on before.
-    pub ends: EofSent,
+    pub eof_sent: EofSent,
     /// True if the proxy ended the tunnel, and the client has taken all that was read for it and can take more.
     pub takes_more: bool,
 }
@@ -74,21 +74,21 @@ pub struct EofSent {
 }
 
 /// Prepares both transports for their drop after a tunnel's end: with a reset, or gracefully.
-pub async fn finish<D: Transport, U: Transport>(transports: &mut Transports<D, U>, close: Close, ends: EofSent) {
+pub async fn finish<D: Transport, U: Transport>(transports: &mut Transports<D, U>, close: Close, eof_sent: EofSent) {
     let Transports {
         downstream, upstream, ..
     } = transports;
     let has_finished = match close.by {
-        Side::Client => ends.upload,
-        Side::Target | Side::Proxy => ends.download,
+        Side::Client => eof_sent.upload,
+        Side::Target | Side::Proxy => eof_sent.download,
     };
     match close.reason {
-        CloseReason::Eof if has_finished && !ends.is_resumable => boxed(downstream.sent()).await,
+        CloseReason::Eof if has_finished && !eof_sent.is_resumable => boxed(downstream.sent()).await,
         CloseReason::Reset | CloseReason::Truncated | CloseReason::Vanished | CloseReason::Io | CloseReason::Panic => {
             match close.by {
-                Side::Client if has_finished => close_after_failure(downstream, ends, upstream).await,
+                Side::Client if has_finished => close_after_failure(downstream, eof_sent, upstream).await,
                 Side::Client => reset(downstream, upstream),
-                Side::Target | Side::Proxy if has_finished => close_after_failure(upstream, ends, downstream).await,
+                Side::Target | Side::Proxy if has_finished => close_after_failure(upstream, eof_sent, downstream).await,
                 Side::Target | Side::Proxy => reset(upstream, downstream),
             }
         }
@@ -103,8 +103,13 @@ pub async fn finish<D: Transport, U: Transport>(transports: &mut Transports<D, U
         | CloseReason::AccessRevoked
         | CloseReason::Expired
         | CloseReason::ClosedByOperator => {
-            boxed(async { tokio::join!(close_side(upstream, ends.upload), close_side(downstream, ends.download)) })
-                .await;
+            boxed(async {
+                tokio::join!(
+                    close_side(upstream, eof_sent.upload),
+                    close_side(downstream, eof_sent.download)
+                )
+            })
+            .await;
         }
         // A target without an identification has nothing to finish: an anchor would take an end of stream for a
         // half-close.
@@ -130,7 +135,7 @@ async fn close_side(side: &mut impl Transport, has_its_end: bool) {
 /// As [`relay`], but closes neither side.
 pub async fn run<D: Transport, U: Transport>(
     transports: &mut Transports<D, U>,
-    terms: &RelayConfig<'_>,
+    config: &RelayConfig<'_>,
     ending: Pin<&mut impl Future<Output = Close>>,
 ) -> RelayEnd {
     let EarlyData {
@@ -148,22 +153,22 @@ pub async fn run<D: Transport, U: Transport>(
         direction: Direction::Upload,
         reader: from_client,
         writer: to_target,
-        beginning: Prefix::new(Direction::Upload, terms.inspected(), inspector.clone(), terms.meter),
+        prefix: Prefix::new(Direction::Upload, config.inspected(), inspector.clone(), config.meter),
     };
     let down = Flow {
         direction: Direction::Download,
         reader: from_target,
         writer: to_client,
-        beginning: Prefix::new(Direction::Download, terms.inspected(), inspector, terms.meter),
+        prefix: Prefix::new(Direction::Download, config.inspected(), inspector, config.meter),
     };
-    let mut upload = Pump::new(up, bulk, terms).beginning_with(early_upload);
-    let mut download = Pump::new(down, bulk, terms).beginning_with(early_download);
+    let mut upload = Pump::new(up, bulk, config).beginning_with(early_upload);
+    let mut download = Pump::new(down, bulk, config).beginning_with(early_download);
     let close = tokio::select! {
         biased;
-        close = until_both_end(&mut upload, &mut download, terms) => close,
+        close = until_both_end(&mut upload, &mut download, config) => close,
         close = ending => close,
     };
-    terms.before_close();
+    config.before_close();
     let is_ended_here = matches!(
         close.reason,
         CloseReason::Idle
@@ -176,15 +181,15 @@ pub async fn run<D: Transport, U: Transport>(
             | CloseReason::ClosedByOperator
     );
     let is_written = is_ended_here && boxed(write_in_flight(&mut upload, &mut download)).await;
-    let ends = EofSent {
+    let eof_sent = EofSent {
         upload: upload.has_finished(),
         download: download.has_finished(),
-        is_resumable: terms.is_resumable(),
+        is_resumable: config.is_resumable(),
     };
     RelayEnd {
         close,
-        ends,
-        takes_more: is_written && !ends.download,
+        eof_sent,
+        takes_more: is_written && !eof_sent.download,
     }
 }
 
@@ -198,10 +203,10 @@ fn reset(failed: &mut impl Transport, other: &mut impl Transport) {
 ///
 /// The last bytes of `failed` may be in the send buffer of `other`, where a reset would discard them. A server that
 /// closes at once fails this way: its kernel answers a late message of the client with a reset.
-async fn close_after_failure(failed: &mut impl Transport, ends: EofSent, other: &mut impl Transport) {
+async fn close_after_failure(failed: &mut impl Transport, eof_sent: EofSent, other: &mut impl Transport) {
     failed.reset_on_drop();
     boxed(async {
-        if !ends.is_resumable {
+        if !eof_sent.is_resumable {
             other.sent().await;
         }
         other.shutdown_gracefully().await;
@@ -232,19 +237,19 @@ async fn write_in_flight(
 async fn until_both_end(
     upload: &mut Pump<'_, impl Reader, impl Writer>,
     download: &mut Pump<'_, impl Reader, impl Writer>,
-    terms: &RelayConfig<'_>,
+    config: &RelayConfig<'_>,
 ) -> Close {
     let (finished, first) = tokio::select! {
         finished = upload.run() => (finished, Side::Client),
         finished = download.run() => (finished, Side::Target),
-        close = idle(terms) => return close,
+        close = idle(config) => return close,
     };
     if let Err(failure) = finished {
         return failure.into();
     }
     match first {
-        Side::Client => boxed(half_closed(download, upload, first, terms)).await,
-        Side::Target | Side::Proxy => boxed(half_closed(upload, download, first, terms)).await,
+        Side::Client => boxed(half_closed(download, upload, first, config)).await,
+        Side::Target | Side::Proxy => boxed(half_closed(upload, download, first, config)).await,
     }
 }
 
@@ -253,11 +258,11 @@ async fn half_closed(
     running: &mut Pump<'_, impl Reader, impl Writer>,
     ended: &mut Pump<'_, impl Reader, impl Writer>,
     first: Side,
-    terms: &RelayConfig<'_>,
+    config: &RelayConfig<'_>,
 ) -> Close {
-    let half_closed = terms.options.half_closed;
-    let mut timeout = terms.options.idle.map_or(half_closed, |idle| idle.min(half_closed));
-    let is_resumable = terms.is_resumable();
+    let half_closed = config.options.half_closed;
+    let mut timeout = config.options.idle.map_or(half_closed, |idle| idle.min(half_closed));
+    let is_resumable = config.is_resumable();
     if is_resumable {
         timeout = timeout.min(SILENCE_TIMEOUT);
     }
@@ -268,7 +273,7 @@ async fn half_closed(
             Err(failure) => failure,
         },
         failure = ended.reader_failed() => failure,
-        close = silence(terms.meter, timeout) => return if is_resumable { eof(first) } else { close },
+        close = silence(config.meter, timeout) => return if is_resumable { eof(first) } else { close },
     };
     match first {
         Side::Client => {

@@ -34,7 +34,7 @@ pub(crate) async fn open(
     options: &Options,
     wanted: &Wanted<'_>,
     login: &mut CachedLogin,
-    dialing: &mut ProxyDialer,
+    dialer: &mut ProxyDialer,
 ) -> Result<OpenConnection, ClientError> {
     let source = &options.credentials;
     // Before a plugin opens a browser.
@@ -42,7 +42,7 @@ pub(crate) async fn open(
         return Err(ClientError::Cleartext);
     }
     let credentials = Box::pin(login.credentials(source)).await.map_err(no_login)?;
-    let rejection = match Box::pin(request(options, wanted, &credentials, dialing)).await {
+    let rejection = match Box::pin(request(options, wanted, &credentials, dialer)).await {
         Err(ClientError::Refused(refusal)) if refusal.status == 407 => {
             if source.source.is_none() && options.proxy.authorization().is_none() {
                 let refusal = Refusal {
@@ -71,7 +71,7 @@ pub(crate) async fn open(
     if fresh == credentials {
         return Err(rejection);
     }
-    Box::pin(request(options, wanted, &fresh, dialing)).await
+    Box::pin(request(options, wanted, &fresh, dialer)).await
 }
 
 /// Returns the error for missing credentials. It allows a retry: a source may need the network, and files are replaced.
@@ -84,7 +84,7 @@ async fn request(
     options: &Options,
     wanted: &Wanted<'_>,
     credentials: &Credentials,
-    dialing: &mut ProxyDialer,
+    dialer: &mut ProxyDialer,
 ) -> Result<OpenConnection, ClientError> {
     let Options {
         proxy, forward, trust, ..
@@ -105,13 +105,13 @@ async fn request(
         // Before the first packet, so that a wrong file is reported regardless of the network.
         Scheme::Https => Some(tls::Connector::new(proxy.host(), trust, certificate)?),
     };
-    let route = proxy_connection::open(proxy, forward.as_ref(), dialing, deadline).await?;
+    let route = proxy_connection::open(proxy, forward.as_ref(), dialer, deadline).await?;
     let (mut stream, deadline) = (route.stream, route.deadline);
     if let Some(tls) = tls {
-        dialing.step = Step::Tls;
+        dialer.step = Step::Tls;
         stream = Box::new(Box::pin(deadline.bound(Step::Tls, tls.handshake(stream))).await?);
     }
-    dialing.step = Step::Answer;
+    dialer.step = Step::Answer;
     // A resolver may point `localhost` to another host.
     if may_not_be_clear(options) && !route.peer.is_some_and(|peer| is_loopback(peer.ip())) {
         return Err(ClientError::Cleartext);

@@ -664,7 +664,7 @@ fn the_environment_is_read_as_kubectl_reads_it() {
             ("KUBERNETES_SERVICE_PORT", "1".to_owned()),
         ]
     };
-    let of_users = Sent("Bearer of-users");
+    let user_limits = Sent("Bearer of-users");
     for (variables, kubectl, ends) in [
         (vec![list(&[&good])], "works", (ABC, ABC)),
         (
@@ -676,7 +676,7 @@ fn the_environment_is_read_as_kubectl_reads_it() {
         (
             vec![list(&[&users, &good])],
             "works, the first user counts",
-            (of_users, of_users),
+            (user_limits, user_limits),
         ),
         (vec![list(&[&good, &users])], "works, the first user counts", (ABC, ABC)),
         (

@@ -140,8 +140,8 @@ fn shared(targets: Vec<ServiceTarget>) -> (Arc<Shared>, DrainController) {
         registry: Registry::default(),
         drain,
         resources: Resources::new(4),
-        clients: LimitOwners::new(limits.of_clients()),
-        users: LimitOwners::new(limits.of_users()),
+        clients: LimitOwners::new(limits.client_limits()),
+        users: LimitOwners::new(limits.user_limits()),
         connect_rate: ConnectRate::new(limits.client),
         unfinished: UnfinishedSet::new(NonZeroU32::new(8)),
         // The one that runs, and the one that panics.

@@ -142,12 +142,12 @@ pub(crate) fn lift(replies: &Replies, request: &RestrictionRequest, verb: &str) 
 
 /// Lists the limits or the blocks.
 pub(crate) fn list(options: &List, kind: RestrictionKind) -> anyhow::Result<ExitCode> {
-    let mut listed = run(options.replies.replicas()?.list::<Restriction>(&Query::default()))?;
-    listed.items.retain(|row| row.item.kind == kind);
-    listed.total = listed.items.len();
-    let table = || rendered(&restriction_table(&listed, options.columns.is_wide()));
-    options.replies.print(&listed, table)?;
-    Ok(status(&listed.replicas))
+    let mut list = run(options.replies.replicas()?.list::<Restriction>(&Query::default()))?;
+    list.items.retain(|row| row.item.kind == kind);
+    list.total = list.items.len();
+    let table = || rendered(&restriction_table(&list, options.columns.is_wide()));
+    options.replies.print(&list, table)?;
+    Ok(status(&list.replicas))
 }
 
 /// Checks a duration, which the proxy parses.

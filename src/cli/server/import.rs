@@ -60,7 +60,7 @@ pub(crate) fn import(arguments: Import) -> anyhow::Result<ExitCode> {
         Source::Envoyfilter { files, options } => import::envoyfilter(&files.read()?, &options),
         Source::Frpc { files, options, frp } => import::frpc(&files.read()?, &options, &frp),
     };
-    imported.remarks.iter().for_each(to_stderr);
+    imported.diagnostics.iter().for_each(to_stderr);
     print(imported.text)?;
     Ok(match imported.extent {
         Extent::Whole => ExitCode::SUCCESS,

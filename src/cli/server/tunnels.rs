@@ -166,13 +166,13 @@ fn list(options: List) -> anyhow::Result<ExitCode> {
         ..options.filter.into_query()
     };
     let replicas = options.replies.replicas()?;
-    let listed = run(list_tunnels(&replicas, &query))?;
-    options.replies.print(&listed, || {
+    let list = run(list_tunnels(&replicas, &query))?;
+    options.replies.print(&list, || {
         let has_rates = query.sort == Some(Sort::Rate);
-        let table = tunnel_table(&listed, has_rates, options.columns.is_wide());
-        rendered(&table) + &summary(&listed)
+        let table = tunnel_table(&list, has_rates, options.columns.is_wide());
+        rendered(&table) + &summary(&list)
     })?;
-    Ok(status(&listed.replicas))
+    Ok(status(&list.replicas))
 }
 
 /// Returns the tunnels. For rates it lists them twice, because a rate is measured between two samples.
@@ -212,8 +212,8 @@ fn why(options: WhyArgs) -> anyhow::Result<ExitCode> {
         ..options.filter.into_query()
     };
     let (states, looks) = run(async {
-        let listed = list_tunnels(&replicas, &query).await?;
-        anyhow::Ok((listed.replicas, replicas.diagnose(listed.items, LOOK).await?))
+        let list = list_tunnels(&replicas, &query).await?;
+        anyhow::Ok((list.replicas, replicas.diagnose(list.items, LOOK).await?))
     })?;
     options.replies.print(&looks, || match looks.is_empty() {
         true => String::new(),
@@ -243,17 +243,17 @@ async fn close_asked(options: ChangeSelection, is_move: bool, refused_for: Optio
     };
     let replicas = options.replies.replicas()?;
     let query = options.filter.into_query();
-    let mut listed = replicas.list::<Tunnel>(&query).await?;
+    let mut list = replicas.list::<Tunnel>(&query).await?;
     if !options.ids.is_empty() {
-        listed.items.retain(|row| options.ids.contains(&row.item.tunnel_id));
+        list.items.retain(|row| options.ids.contains(&row.item.tunnel_id));
     }
-    listed.items.retain(|row| !is_move || row.item.is_resumable);
-    if listed.items.is_empty() {
-        return Ok(status_unless_none(true, &listed.replicas, not_found));
+    list.items.retain(|row| !is_move || row.item.is_resumable);
+    if list.items.is_empty() {
+        return Ok(status_unless_none(true, &list.replicas, not_found));
     }
     if !options.yes {
-        print(rendered(&tunnel_table(&listed, false, false)))?;
-        if !confirm(&format!("{verb} {} tunnels?", listed.items.len()))? {
+        print(rendered(&tunnel_table(&list, false, false)))?;
+        if !confirm(&format!("{verb} {} tunnels?", list.items.len()))? {
             return Ok(ExitCode::FAILURE);
         }
     }
@@ -272,7 +272,7 @@ async fn close_asked(options: ChangeSelection, is_move: bool, refused_for: Optio
     }
     options
         .replies
-        .print(&ended, || describe_changes(&ended, done, &listed))?;
+        .print(&ended, || describe_changes(&ended, done, &list))?;
     Ok(status_unless_none(ended.changed.is_empty(), &ended.replicas, not_found))
 }
 

@@ -19,15 +19,15 @@ pub(in crate::client) type Tunnel = (BoxedIo, Vec<u8>);
 pub(in crate::client) async fn open(
     options: &Options,
     login: &mut CachedLogin,
-    dialing: &mut ProxyDialer,
+    dialer: &mut ProxyDialer,
 ) -> Result<Tunnel, ClientError> {
     let wanted = Wanted::Tunnel {
         target: &options.target,
         end_marker: end_notice::marker(),
-        session: dialing.session,
+        session: dialer.session,
         no_wake: options.no_wake,
     };
-    let opened = attempt::open(&options.uplink, &wanted, login, dialing).await?;
+    let opened = attempt::open(&options.uplink, &wanted, login, dialer).await?;
     let (stream, early) = (opened.stream, opened.agreement.early);
     Ok(match opened.agreement.end_marker {
         Some(marker) => {

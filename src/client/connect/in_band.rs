@@ -20,7 +20,7 @@ use crate::protocol::ssh_disconnect::{Code, DROPBEAR, Disconnect};
 use crate::uplink::error::{ClientError, UNIDENTIFIED};
 
 /// Wraps the streams of a program that may be ssh.
-pub(in crate::client) fn wrap<R, W>(local: Stdio<R, W>) -> Stdio<Input<R>, Output<W>>
+pub(in crate::client) fn wrap<R, W>(stdio: Stdio<R, W>) -> Stdio<Input<R>, Output<W>>
 where
     R: AsyncRead + Unpin,
     W: AsyncWrite + Unpin,
@@ -28,22 +28,22 @@ where
     let first = Arc::default();
     Stdio {
         stdin: Input {
-            stream: local.stdin,
+            stream: stdio.stdin,
             first: Arc::clone(&first),
         },
         stdout: Output {
-            stream: local.stdout,
+            stream: stdio.stdout,
             first,
-            has_begun: local.interactive,
+            has_begun: stdio.interactive,
         },
-        interactive: local.interactive,
+        interactive: stdio.interactive,
         is_abandoned: None,
     }
 }
 
 /// Reports the failure to ssh, if ssh reads stdout and nothing was written there. Returns whether it was reported.
 pub(in crate::client) async fn disconnect_ssh<R, W>(
-    local: &mut Stdio<Input<R>, Output<W>>,
+    stdio: &mut Stdio<Input<R>, Output<W>>,
     error: &ClientError,
     target: &str,
 ) -> bool
@@ -51,16 +51,16 @@ where
     R: AsyncRead + Unpin,
     W: AsyncWrite + Unpin,
 {
-    if local.stdout.has_begun {
+    if stdio.stdout.has_begun {
         return false;
     }
     let mut chunk = vec![0; CHUNK];
     let is_ssh = async {
         loop {
-            if let Some(is_ssh) = local.stdin.first.lock().is_ssh() {
+            if let Some(is_ssh) = stdio.stdin.first.lock().is_ssh() {
                 return is_ssh;
             }
-            if local.stdin.read(&mut chunk).await.is_err() {
+            if stdio.stdin.read(&mut chunk).await.is_err() {
                 return false;
             }
         }
@@ -71,7 +71,7 @@ where
     let (code, phrase) = disconnect_message(error);
     let sentence = phrase.sentence(target, None, MAX_SENTENCE);
     let message = Disconnect { code, sentence }.to_bytes(&[]);
-    let stream = &mut local.stdout.stream;
+    let stream = &mut stdio.stdout.stream;
     let told = async {
         stream.write_all(&message).await?;
         stream.flush().await
@@ -80,7 +80,7 @@ where
         return false;
     }
     // ssh writes its key exchange before it reads. If nobody read stdin, ssh would report a broken pipe instead.
-    let taken = async { while !matches!(local.stdin.read(&mut chunk).await, Ok(0) | Err(_)) {} };
+    let taken = async { while !matches!(stdio.stdin.read(&mut chunk).await, Ok(0) | Err(_)) {} };
     timeout(SSH_EXIT_TIMEOUT, taken).await.ok();
     true
 }
@@ -216,13 +216,13 @@ mod tests {
     use anyhow::anyhow;
 
     fn local(stdin: &'static [u8], interactive: bool) -> Stdio<Input<&'static [u8]>, Output<Vec<u8>>> {
-        let local = Stdio {
+        let stdio = Stdio {
             stdin,
             stdout: Vec::new(),
             interactive,
             is_abandoned: None,
         };
-        wrap(local)
+        wrap(stdio)
     }
 
     fn refused(status: u16, seconds: Option<u64>) -> ClientError {
@@ -249,12 +249,12 @@ mod tests {
             (b"SS", false, false),
             (b"", false, false),
         ] {
-            let mut local = local(stdin, interactive);
+            let mut stdio = local(stdin, interactive);
             assert_eq!(
-                disconnect_ssh(&mut local, &refused(503, Some(30)), "svc-a.team-a:22").await,
+                disconnect_ssh(&mut stdio, &refused(503, Some(30)), "svc-a.team-a:22").await,
                 is_told
             );
-            let said = text(&local.stdout.stream);
+            let said = text(&stdio.stdout.stream);
             let expected = "svc-a.team-a:22 is closed to new tunnels (retry after 30s)";
             assert_eq!(said.contains(expected), is_told, "{said:?}");
             assert_eq!(said.starts_with("SSH-2.0-switchboard\r\n"), is_told, "{said:?}");
@@ -263,20 +263,20 @@ mod tests {
 
     #[tokio::test]
     async fn nothing_is_told_behind_the_targets_first_byte() {
-        let mut local = local(b"SSH-2.0-x\r\n", false);
-        local.stdout.write_all(b"SSH-2.0-y\r\n").await.unwrap();
-        assert!(!disconnect_ssh(&mut local, &refused(503, None), "a:22").await);
-        local.stdout.shutdown().await.unwrap();
-        assert_eq!(text(&local.stdout.stream), "SSH-2.0-y\r\n");
+        let mut stdio = local(b"SSH-2.0-x\r\n", false);
+        stdio.stdout.write_all(b"SSH-2.0-y\r\n").await.unwrap();
+        assert!(!disconnect_ssh(&mut stdio, &refused(503, None), "a:22").await);
+        stdio.stdout.shutdown().await.unwrap();
+        assert_eq!(text(&stdio.stdout.stream), "SSH-2.0-y\r\n");
     }
 
     #[tokio::test]
     async fn an_end_in_front_of_the_first_byte_is_told() {
-        let mut local = local(b"SSH-2.0-x\r\n", false);
-        let closed = local.stdout.shutdown().await.unwrap_err();
+        let mut stdio = local(b"SSH-2.0-x\r\n", false);
+        let closed = stdio.stdout.shutdown().await.unwrap_err();
         let error = crate::client::connect::relay::unwritable(closed);
-        assert!(disconnect_ssh(&mut local, &error, "svc-a.team-a:22").await);
-        let said = text(&local.stdout.stream);
+        assert!(disconnect_ssh(&mut stdio, &error, "svc-a.team-a:22").await);
+        let said = text(&stdio.stdout.stream);
         assert!(
             said.contains("svc-a.team-a:22 closed the connection before its SSH identification"),
             "{said:?}"

@@ -16,7 +16,7 @@ use crate::uplink::error::ClientError;
 pub(in crate::client) async fn relay<S, R, W>(
     stream: S,
     early: Vec<u8>,
-    local: &mut Stdio<R, W>,
+    stdio: &mut Stdio<R, W>,
 ) -> Result<bool, ClientError>
 where
     S: AsyncRead + AsyncWrite + Unpin,
@@ -24,8 +24,8 @@ where
     W: AsyncWrite + Unpin,
 {
     let (from_proxy, to_proxy) = tokio::io::split(stream);
-    let upload = copy(&mut local.stdin, to_proxy, Vec::new());
-    let download = copy(from_proxy, &mut local.stdout, early);
+    let upload = copy(&mut stdio.stdin, to_proxy, Vec::new());
+    let download = copy(from_proxy, &mut stdio.stdout, early);
     tokio::pin!(upload, download);
     tokio::select! {
         uploaded = &mut upload => match uploaded {
@@ -43,7 +43,7 @@ where
             },
         },
         downloaded = &mut download => match downloaded {
-            Ok(sent) if local.interactive => Ok(sent),
+            Ok(sent) if stdio.interactive => Ok(sent),
             Ok(sent) => match upload.await {
                 // Both sides have ended: a close_notify that cannot be delivered is no loss.
                 Ok(_) | Err(CopyError::Close(_)) => Ok(sent),

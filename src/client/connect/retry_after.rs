@@ -18,12 +18,12 @@ use crate::uplink::error::ClientError;
 pub(in crate::client) async fn open(
     options: &Options,
     login: &mut CachedLogin,
-    dialing: &mut ProxyDialer,
+    dialer: &mut ProxyDialer,
 ) -> Result<Tunnel, ClientError> {
     let (began, mut starts_by) = (Instant::now(), None);
     let mut is_told = false;
     loop {
-        let refusal = match Box::pin(attempt::open(options, login, dialing)).await {
+        let refusal = match Box::pin(attempt::open(options, login, dialer)).await {
             Err(ClientError::Refused(refusal)) if matches!(refusal.status, 429 | 503) => refusal,
             ended => return ended,
         };

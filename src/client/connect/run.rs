@@ -21,13 +21,13 @@ use crate::uplink::error::ClientError;
 
 /// Opens the tunnel, and relays stdin and stdout to their end.
 ///
-/// After an error `local.stdout` stays open, so that the failure can be reported before ssh exits. A stdout whose reader has
+/// After an error `stdio.stdout` stays open, so that the failure can be reported before ssh exits. A stdout whose reader has
 /// closed it is no error: ssh ends like that.
 pub(in crate::client) async fn run<R, W>(
     options: &Options,
-    local: &mut Stdio<R, W>,
+    stdio: &mut Stdio<R, W>,
     mut exit: ExitSignals,
-    dialing: &mut ProxyDialer,
+    dialer: &mut ProxyDialer,
 ) -> Result<(), ClientError>
 where
     R: AsyncRead + Unpin,
@@ -37,17 +37,17 @@ where
     let mut login = CachedLogin::default();
     let (stream, early) = tokio::select! {
         biased;
-        opened = Box::pin(retry_after::open(options, &mut login, dialing)) => opened?,
-        () = stdout_closed(local) => return Ok(()),
+        opened = Box::pin(retry_after::open(options, &mut login, dialer)) => opened?,
+        () = stdout_closed(stdio) => return Ok(()),
         _ = exit.requested(ExitRequest::Immediate) => return Ok(()),
     };
-    dialing.step = Step::Ssh;
+    dialer.step = Step::Ssh;
     // A person at a terminal is not ssh.
-    let Some(settings) = options.session.as_ref().filter(|_| !local.interactive) else {
-        if options.verbose && !local.interactive {
+    let Some(settings) = options.session.as_ref().filter(|_| !stdio.interactive) else {
+        if options.verbose && !stdio.interactive {
             stderr::line(resumption(false, false));
         }
-        let relayed = Box::pin(relay::relay(stream, early, local));
+        let relayed = Box::pin(relay::relay(stream, early, stdio));
         return unless_interrupted(exit, relayed).await.map(drop);
     };
     let found = tokio::select! {
@@ -60,11 +60,11 @@ where
         FarEnd::Broken { .. } => None,
     };
     if let Some(has_anchor) = has_anchor.filter(|_| options.verbose) {
-        (settings.remarks.0)(resumption(true, has_anchor));
+        (settings.output.0)(resumption(true, has_anchor));
     }
     match found {
         FarEnd::Plain { stream, bytes } => {
-            let relayed = Box::pin(relay::relay(stream, bytes, local));
+            let relayed = Box::pin(relay::relay(stream, bytes, stdio));
             match unless_interrupted(exit, relayed).await? {
                 // An SSH server identifies itself, and an anchor announces itself, before anything else.
                 Some(false) => Err(ClientError::Unidentified),
@@ -72,15 +72,15 @@ where
             }
         }
         FarEnd::Broken { bytes, error } => {
-            local.stdout.write_all(&bytes).await.map_err(relay::unwritable)?;
-            local.stdout.flush().await.map_err(relay::unwritable)?;
+            stdio.stdout.write_all(&bytes).await.map_err(relay::unwritable)?;
+            stdio.stdout.flush().await.map_err(relay::unwritable)?;
             Err(relay::lost(error))
         }
-        FarEnd::Anchor { stream, opening } => {
-            let session = ClientSession::new(options, settings, local, exit);
-            let dialer = mem::take(dialing);
-            dialing.step = Step::Ssh;
-            Box::pin(session.run((stream, opening), dialer, &mut login)).await
+        FarEnd::Anchor { stream, handshake } => {
+            let session = ClientSession::new(options, settings, stdio, exit);
+            let session_dialer = mem::take(dialer);
+            dialer.step = Step::Ssh;
+            Box::pin(session.run((stream, handshake), session_dialer, &mut login)).await
         }
     }
 }
@@ -98,11 +98,11 @@ async fn unless_interrupted<T>(
 }
 
 /// Completes when stdout has no reader any more.
-async fn stdout_closed<R, W>(local: &Stdio<R, W>) {
-    let Some(is_abandoned) = local.is_abandoned else {
+async fn stdout_closed<R, W>(stdio: &Stdio<R, W>) {
+    let Some(is_abandoned) = stdio.is_abandoned else {
         return pending().await;
     };
-    while !is_abandoned(&local.stdout) {
+    while !is_abandoned(&stdio.stdout) {
         sleep(LOOK).await;
     }
 }

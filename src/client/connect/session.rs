@@ -58,7 +58,7 @@ impl From<HandshakeError> for SessionExit {
 pub(in crate::client) struct ClientSession<'a, R, W> {
     options: &'a Options,
     grace: Duration,
-    local: &'a mut Stdio<R, W>,
+    stdio: &'a mut Stdio<R, W>,
     driver: Driver,
     /// The secrets that prove the session; `None` before the anchor has answered.
     secrets: Option<ResumptionSecrets>,
@@ -95,7 +95,7 @@ where
     pub(in crate::client) fn new(
         options: &'a Options,
         settings: &Settings,
-        local: &'a mut Stdio<R, W>,
+        stdio: &'a mut Stdio<R, W>,
         exit: ExitSignals,
     ) -> Self {
         let session = session::Session::new(resume::Options {
@@ -105,7 +105,7 @@ where
         Self {
             options,
             grace: settings.grace,
-            local,
+            stdio,
             driver: Driver::new(session, Side::Client),
             secrets: None,
             exit,
@@ -116,7 +116,7 @@ where
             looked_at: (settings.clock)(),
             moved: (0, (settings.clock)()),
             dialer: ProxyDialer::default(),
-            report: OutageReporter::new(settings.remarks.clone(), options.uplink.proxy.host()),
+            report: OutageReporter::new(settings.output.clone(), options.uplink.proxy.host()),
             backoff: Backoff::default(),
             delivered: 0,
             next_look: Instant::now(),
@@ -127,23 +127,23 @@ where
     }
 
     /// Begins at an anchor that was found.
-    fn begin(&mut self, stream: BoxedIo, opening: Box<ClientHandshake>) -> Attachment<BoxedIo> {
+    fn begin(&mut self, stream: BoxedIo, handshake: Box<ClientHandshake>) -> Attachment<BoxedIo> {
         self.confirmation = Some(Instant::now() + NEW_SESSION_TIMEOUT);
-        self.driver.attach_early(stream, opening)
+        self.driver.attach_early(stream, handshake)
     }
 
-    /// Begins at the anchor of the first tunnel, which was reached by `dialing`, and goes on until the session is over.
+    /// Begins at the anchor of the first tunnel, which was reached by `dialer`, and goes on until the session is over.
     pub(in crate::client) async fn run(
         mut self,
-        (stream, opening): (BoxedIo, Box<ClientHandshake>),
-        dialing: ProxyDialer,
+        (stream, handshake): (BoxedIo, Box<ClientHandshake>),
+        dialer: ProxyDialer,
         login: &mut CachedLogin,
     ) -> Result<(), ClientError> {
-        self.dialer = dialing;
-        let mut attached = Ok(self.begin(stream, opening));
+        self.dialer = dialer;
+        let mut attached = Ok(self.begin(stream, handshake));
         loop {
             let exit = match attached {
-                Ok(link) => Box::pin(self.relay(link)).await,
+                Ok(attachment) => Box::pin(self.relay(attachment)).await,
                 Err(exit) => exit,
             };
             let error = match exit {
@@ -180,10 +180,10 @@ where
     }
 
     /// Moves bytes over a connection until the session leaves it.
-    async fn relay(&mut self, mut link: Attachment<BoxedIo>) -> SessionExit {
+    async fn relay(&mut self, mut attachment: Attachment<BoxedIo>) -> SessionExit {
         let (since, received) = (Instant::now(), self.driver.session().received());
         let exit = loop {
-            if let Some(exit) = self.step(Some(&mut link)).await {
+            if let Some(exit) = self.step(Some(&mut attachment)).await {
                 break exit;
             }
         };
@@ -205,16 +205,16 @@ where
     }
 
     /// Moves bytes until there is something to decide, and decides it. `None`: the session goes on as it is.
-    async fn step(&mut self, link: Option<&mut Attachment<BoxedIo>>) -> Option<SessionExit> {
-        let is_linked = link.is_some();
+    async fn step(&mut self, attachment: Option<&mut Attachment<BoxedIo>>) -> Option<SessionExit> {
+        let is_linked = attachment.is_some();
         let wake = self.wake(is_linked);
-        let mut program = join(&mut self.local.stdin, &mut self.local.stdout);
+        let mut program = join(&mut self.stdio.stdin, &mut self.stdio.stdout);
         let asked = self.hung_up.map_or(ExitRequest::Graceful, |_| ExitRequest::Immediate);
         // In random order: bytes that never end must not hide a signal or a timer.
         let event = tokio::select! {
-            event = self.driver.run(link, &mut program) => event,
-            leaving = self.exit.requested(asked), if !self.is_leaving => {
-                self.on_exit_request(leaving);
+            event = self.driver.run(attachment, &mut program) => event,
+            request = self.exit.requested(asked), if !self.is_leaving => {
+                self.on_exit_request(request);
                 return None;
             }
             () = self.dialer.path_changed() => return Some(self.leave_path("the network of this host has changed")),
@@ -222,7 +222,7 @@ where
         };
         match event {
             Event::Over(end) => return Some(SessionExit::Over(end)),
-            Event::Detached(unlinked) => return Some(SessionExit::Detached(unlinked.into())),
+            Event::Detached(cause) => return Some(SessionExit::Detached(cause.into())),
             Event::Confirmed(secrets) => {
                 self.secrets = Some(secrets);
                 self.confirmation = None;
@@ -257,7 +257,7 @@ where
         self.report.tick();
         self.note_use();
         let is_over = |deadline: Option<Instant>| deadline.is_some_and(|deadline| deadline <= now);
-        let has_no_reader = self.local.is_abandoned.is_some_and(|look| look(&self.local.stdout));
+        let has_no_reader = self.stdio.is_abandoned.is_some_and(|look| look(&self.stdio.stdout));
         if has_no_reader || is_over(self.hung_up.map(|at| at + LOGOUT_TIMEOUT)) {
             self.leave();
         }
@@ -311,8 +311,8 @@ where
         SessionExit::Detached(ClientError::Moved(reason))
     }
 
-    fn on_exit_request(&mut self, leaving: ExitRequest) {
-        match leaving {
+    fn on_exit_request(&mut self, request: ExitRequest) {
+        match request {
             ExitRequest::No => {}
             ExitRequest::Graceful => _ = self.hung_up.get_or_insert_with(Instant::now),
             // Ctrl-C, or a signal to this process alone: ssh sends SIGHUP.

@@ -28,8 +28,8 @@ pub(in crate::client) struct ExitSignals(pub(in crate::client) watch::Receiver<E
 impl ExitSignals {
     /// Completes once a signal has requested at least `least`.
     pub(in crate::client) async fn requested(&mut self, least: ExitRequest) -> ExitRequest {
-        if let Ok(leaving) = self.0.wait_for(|leaving| *leaving >= least).await {
-            return *leaving;
+        if let Ok(request) = self.0.wait_for(|request| *request >= least).await {
+            return *request;
         }
         pending().await
     }
@@ -51,14 +51,14 @@ where
     let mut signals = Signals::listen();
     let (ask, exit) = watch::channel(ExitRequest::No);
     let mut tunnel = pin!(tunnel(ExitSignals(exit)));
-    let leaving = tokio::select! {
+    let request = tokio::select! {
         biased;
         ended = &mut tunnel => return Some(ended),
         is_hangup = signals.next_is_hangup() => if is_hangup { ExitRequest::Graceful } else { ExitRequest::Immediate },
     };
-    ask.send_replace(leaving);
+    ask.send_replace(request);
     match timeout(CLOSE_TIMEOUT, tunnel).await {
-        Ok(Ok(done)) if leaving == ExitRequest::Graceful => Some(Ok(done)),
+        Ok(Ok(done)) if request == ExitRequest::Graceful => Some(Ok(done)),
         Ok(_) | Err(_) => None,
     }
 }

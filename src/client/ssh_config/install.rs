@@ -391,10 +391,10 @@ mod tests {
     #[test]
     fn a_line_that_cannot_be_written_is_named_and_not_missed_after_it_has_been_added_by_hand() {
         let home = Home::with(b"");
-        fs::remove_file(&home.place.config).unwrap();
+        fs::remove_file(&home.paths.config).unwrap();
         let store = home.folder.path().join("store");
-        symlink(store.join("config"), &home.place.config).unwrap();
-        let install = || home.place.install(&["a".to_owned()], "Host a\n", false);
+        symlink(store.join("config"), &home.paths.config).unwrap();
+        let install = || home.paths.install(&["a".to_owned()], "Host a\n", false);
         let said = format!("{:#}", install().unwrap_err());
         assert!(said.contains(&format!("`{INCLUDE}` is still missing")), "{said}");
         fs::create_dir(&store).unwrap();

@@ -24,7 +24,7 @@ struct Rig {
     proxy: Proxy,
     anchor: Arc<Anchor>,
     begun: UnboundedReceiver<Beside>,
-    remarks: Arc<Mutex<Vec<String>>>,
+    output: Arc<Mutex<Vec<String>>>,
 }
 
 /// A tunnel between client and anchor.
@@ -41,14 +41,14 @@ impl Rig {
             proxy: Proxy::bind().await,
             anchor,
             begun,
-            remarks: Arc::default(),
+            output: Arc::default(),
         }
     }
 
     fn settings(&self) -> Settings {
-        let remarks = Arc::clone(&self.remarks);
+        let output = Arc::clone(&self.output);
         Settings {
-            remarks: UserOutput(Arc::new(move |line| remarks.lock().push(line.to_owned()))),
+            output: UserOutput(Arc::new(move |line| output.lock().push(line.to_owned()))),
             ..Settings::default()
         }
     }
@@ -110,14 +110,14 @@ impl Path {
 }
 
 /// Waits for a line for the user that contains this.
-async fn remark(remarks: &Mutex<Vec<String>>, expected: &str) {
+async fn remark(output: &Mutex<Vec<String>>, expected: &str) {
     let told = async {
-        while !remarks.lock().iter().any(|line| line.contains(expected)) {
+        while !output.lock().iter().any(|line| line.contains(expected)) {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
     if tokio::time::timeout(Duration::from_secs(30), told).await.is_err() {
-        panic!("{expected}: {:?}", remarks.lock());
+        panic!("{expected}: {:?}", output.lock());
     }
 }
 
@@ -152,7 +152,7 @@ async fn a_session_begins_at_an_anchor_and_ends_in_order() {
     let mut session = rig.start();
     let (_path, beside) = rig.begun(&mut session).await;
     log_out(session, beside).await;
-    assert_eq!(*rig.remarks.lock(), [""; 0]);
+    assert_eq!(*rig.output.lock(), [""; 0]);
 }
 
 #[tokio::test]

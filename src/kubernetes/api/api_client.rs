@@ -24,7 +24,7 @@ use crate::uplink::api_server::ClusterLogin;
 pub(crate) struct ApiClient {
     login: ClusterLogin,
     agent: &'static str,
-    session: Mutex<Arc<ClientState>>,
+    state: Mutex<Arc<ClientState>>,
 }
 
 /// A client that all requests share. The first request that needs it builds it from the current files.
@@ -37,7 +37,7 @@ struct ClientState {
 
 /// One or several requests in a row through one client.
 pub(crate) struct Attempt {
-    session: Arc<ClientState>,
+    state: Arc<ClientState>,
     begun: Instant,
 }
 
@@ -50,14 +50,14 @@ impl ApiClient {
                 context: None,
             },
             agent,
-            session: Mutex::new(ClientState::new()),
+            state: Mutex::new(ClientState::new()),
         }
     }
 
     /// Begins a request with the current client.
     pub(crate) fn attempt(&self) -> Attempt {
         Attempt {
-            session: Arc::clone(&self.session.lock()),
+            state: Arc::clone(&self.state.lock()),
             begun: Instant::now(),
         }
     }
@@ -67,13 +67,13 @@ impl ApiClient {
     /// # Errors
     /// [`Failure::Credentials`].
     pub(crate) async fn client(&self, attempt: &Attempt) -> Result<Client, ApiError> {
-        if let Some(client) = attempt.session.client.get() {
+        if let Some(client) = attempt.state.client.get() {
             return Ok(client.clone());
         }
-        let (session, login, agent) = (Arc::clone(&attempt.session), self.login.clone(), self.agent);
+        let (state, login, agent) = (Arc::clone(&attempt.state), self.login.clone(), self.agent);
         // In a task, which outlives this call: a slow program of the kubeconfig may finish after the caller's deadline.
         let made = tokio::spawn(async move {
-            let made = session
+            let made = state
                 .client
                 .get_or_try_init(|| requests::connect(login, agent, requests::RESPONSE_TIMEOUT));
             made.await.cloned()
@@ -84,7 +84,7 @@ impl ApiClient {
 
     /// Makes the next attempt build a new client, without the limits of [`ended`](Self::ended): callers delay retries.
     pub(crate) fn renew(&self) {
-        *self.session.lock() = ClientState::new();
+        *self.state.lock() = ClientState::new();
     }
 
     /// Notes the end of an attempt. Returns whether its connection or credentials failed and the next attempt has a newer
@@ -93,13 +93,13 @@ impl ApiClient {
         let failure = match answer {
             Err(error) if error.failure.is_of_connection() || error.failure == Failure::Unauthorized => error.failure,
             _ => {
-                *attempt.session.answered.lock() = Some(Instant::now());
+                *attempt.state.answered.lock() = Some(Instant::now());
                 return false;
             }
         };
-        let mut current = self.session.lock();
-        if Arc::ptr_eq(&current, &attempt.session) {
-            if !attempt.session.may_be_renewed(failure, attempt.begun) {
+        let mut current = self.state.lock();
+        if Arc::ptr_eq(&current, &attempt.state) {
+            if !attempt.state.may_be_renewed(failure, attempt.begun) {
                 return false;
             }
             *current = ClientState::new();
@@ -178,19 +178,19 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_session_is_renewed_by_no_slow_program_and_by_no_slow_question() {
-        let session = ClientState::new();
-        let renewed = |failure, asked| session.may_be_renewed(failure, asked);
+        let state = ClientState::new();
+        let renewed = |failure, asked| state.may_be_renewed(failure, asked);
         advance(Duration::from_secs(60)).await;
         let asked = Instant::now();
         for failure in [Failure::Timeout, Failure::Credentials, Failure::Connect] {
             assert!(!renewed(failure, asked), "{failure:?}: its client is being made");
         }
         let client = Client::try_from(Config::new("http://127.0.0.1:1".parse().unwrap())).unwrap();
-        session.client.set(client).ok().unwrap();
+        state.client.set(client).ok().unwrap();
         assert!(renewed(Failure::Timeout, asked) && renewed(Failure::Connect, asked));
         // Another question has been answered since.
         advance(Duration::from_secs(1)).await;
-        *session.answered.lock() = Some(Instant::now());
+        *state.answered.lock() = Some(Instant::now());
         assert!(!renewed(Failure::Timeout, asked));
         assert!(renewed(Failure::Connect, asked) && renewed(Failure::Unauthorized, asked));
         // Nothing since: the connection may be half open.
@@ -200,10 +200,10 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_young_session_is_renewed_seldom() {
-        let session = ClientState::new();
+        let state = ClientState::new();
         let client = Client::try_from(Config::new("http://127.0.0.1:1".parse().unwrap())).unwrap();
-        session.client.set(client).ok().unwrap();
-        let renewed = |failure| session.may_be_renewed(failure, Instant::now());
+        state.client.set(client).ok().unwrap();
+        let renewed = |failure| state.may_be_renewed(failure, Instant::now());
         assert!(!renewed(Failure::Connect) && !renewed(Failure::Timeout));
         advance(Duration::from_secs(1)).await;
         assert!(renewed(Failure::Connect) && !renewed(Failure::Timeout));

@@ -81,7 +81,7 @@ impl Failure {
     }
 
     /// Returns the failure of a status code; `None` for a success.
-    pub(crate) fn of_status(code: u16) -> Option<Self> {
+    pub(crate) fn from_status(code: u16) -> Option<Self> {
         match code {
             200..=299 => None,
             401 => Some(Self::Unauthorized),
@@ -175,7 +175,7 @@ mod tests {
             (500, Some(Failure::Server)),
             (503, Some(Failure::Server)),
         ] {
-            assert_eq!(Failure::of_status(code), failure, "{code}");
+            assert_eq!(Failure::from_status(code), failure, "{code}");
         }
     }
 

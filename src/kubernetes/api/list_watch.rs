@@ -134,7 +134,7 @@ fn error_event(object: &RawValue) -> ApiError {
         message: Option<String>,
     }
     let Status { code, message } = serde_json::from_str(object.get()).unwrap_or_default();
-    let failure = code.and_then(Failure::of_status).unwrap_or(Failure::Server);
+    let failure = code.and_then(Failure::from_status).unwrap_or(Failure::Server);
     ApiError::new(failure, message.unwrap_or_else(|| "an error event".to_owned()))
 }
 

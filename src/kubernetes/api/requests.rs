@@ -92,7 +92,7 @@ pub(crate) async fn send(client: &Client, request: Builder, body: Body) -> Resul
         Ok(Err(error)) => return Err(ApiError::caused(failure_of(&error), &error)),
         Err(_) => return Err(ApiError::new(Failure::Timeout, "no answer in time")),
     };
-    match Failure::of_status(response.status().as_u16()) {
+    match Failure::from_status(response.status().as_u16()) {
         None => Ok(BodyReader {
             body: response.into_body(),
             rest: Bytes::new(),

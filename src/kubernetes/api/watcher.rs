@@ -113,19 +113,19 @@ pub struct WatchContext {
 /// Watches access rights, tickets or replicas, and never returns. After a panic it calls `restarted`, and starts again
 /// with a new consumer.
 pub(crate) async fn keep_following<O: Objects + 'static>(
-    subject: WatchSpec,
+    spec: WatchSpec,
     objects: impl Fn() -> O,
-    origin: WatchContext,
+    context: WatchContext,
     restarted: impl Fn(),
 ) {
     for failure in Failure::ALL {
-        origin.metrics.watch_errors.zero([failure.label()]);
+        context.metrics.watch_errors.zero([failure.label()]);
     }
     // One for all restarts: a watcher that panics at each list is out of step since the first panic.
-    let watch = origin.watches.add();
+    let watch = context.watches.add();
     let start = || {
-        let (subject, kubeconfig) = (subject.clone(), origin.kubeconfig.clone());
-        tokio::spawn(follow(subject, objects(), kubeconfig, watch.clone()))
+        let (spec, kubeconfig) = (spec.clone(), context.kubeconfig.clone());
+        tokio::spawn(follow(spec, objects(), kubeconfig, watch.clone()))
     };
     let failed = || {
         watch.note(false);
@@ -135,11 +135,11 @@ pub(crate) async fn keep_following<O: Objects + 'static>(
 }
 
 /// Watches objects, and notes in `watch` whether their consumer is in step with the cluster. Never returns.
-pub(crate) async fn follow<O: Objects>(subject: WatchSpec, objects: O, kubeconfig: Option<PathBuf>, watch: Watch) {
+pub(crate) async fn follow<O: Objects>(spec: WatchSpec, objects: O, kubeconfig: Option<PathBuf>, watch: Watch) {
     let mut follower = Watcher {
-        subject,
+        spec,
         objects,
-        link: ApiClient::new(kubeconfig, FOLLOWER),
+        api: ApiClient::new(kubeconfig, FOLLOWER),
         watch,
         version: None,
         listed: None,
@@ -149,7 +149,7 @@ pub(crate) async fn follow<O: Objects>(subject: WatchSpec, objects: O, kubeconfi
         expired: 0,
         is_logged: false,
         outage: Outage::default(),
-        refusals: ForbiddenStreak::default(),
+        streak: ForbiddenStreak::default(),
     };
     loop {
         if let Err(error) = follower.step().await {
@@ -159,9 +159,9 @@ pub(crate) async fn follow<O: Objects>(subject: WatchSpec, objects: O, kubeconfi
 }
 
 struct Watcher<O> {
-    subject: WatchSpec,
+    spec: WatchSpec,
     objects: O,
-    link: ApiClient,
+    api: ApiClient,
     watch: Watch,
     /// The resource version at which a watch resumes; `None` if a list is needed.
     version: Option<String>,
@@ -178,13 +178,13 @@ struct Watcher<O> {
     /// True if it is logged that the permission to list and watch is missing.
     is_logged: bool,
     outage: Outage,
-    refusals: ForbiddenStreak,
+    streak: ForbiddenStreak,
 }
 
 impl<O: Objects> Watcher<O> {
     /// Does one list, or one watch.
     async fn step(&mut self) -> Result<(), ApiError> {
-        let client = self.link.client(&self.link.attempt()).await?;
+        let client = self.api.client(&self.api.attempt()).await?;
         // A list may be early, if the time left is too short for a watch.
         let is_due = Instant::now() + MIN_WATCH_DURATION * 2 >= self.relist_at;
         // A list in doubt is not repeated at once: a faulty server would send the same again.
@@ -198,7 +198,7 @@ impl<O: Objects> Watcher<O> {
     async fn list(&mut self, client: &Client) -> Result<(), ApiError> {
         // Changes are seen only after the last page, which may be the 2,000th.
         self.watch.note(false);
-        let path = self.subject.path(client.default_namespace());
+        let path = self.spec.path(client.default_namespace());
         let mut objects = Vec::new();
         let mut listing = Listing::new(MAX_LISTED / PAGE);
         let version = loop {
@@ -216,7 +216,7 @@ impl<O: Objects> Watcher<O> {
         };
         self.lists_whole = false;
         self.listed = Some(Instant::now());
-        self.relist_at = Instant::now() + varied(self.subject.relist);
+        self.relist_at = Instant::now() + varied(self.spec.relist);
         self.version = Some(version);
         self.objects.take(Event::Listed(objects)).await;
         // The failures and the outage stay: a list does not show that watches work.
@@ -243,7 +243,7 @@ impl<O: Objects> Watcher<O> {
             return Ok(self.objects.read(json)?);
         }
         let metadata = Metadata::read(json)?;
-        let (kind, namespace) = (self.subject.kind, metadata.namespace.as_deref());
+        let (kind, namespace) = (self.spec.kind, metadata.namespace.as_deref());
         let object = excerpt(metadata.name.as_deref().unwrap_or_default(), MAX_REASON);
         warn!(
             kind,
@@ -260,12 +260,12 @@ impl<O: Objects> Watcher<O> {
         let started = Instant::now();
         let left = self.relist_at.saturating_duration_since(started);
         let lasts = varied(WATCH).min(left).max(MIN_WATCH_DURATION);
-        let path = self.subject.path(client.default_namespace());
+        let path = self.spec.path(client.default_namespace());
         let mut body = requests::get(client, &watch_path(&path, &version, lasts)).await?;
         self.recovered();
-        self.refusals = ForbiddenStreak::default();
+        self.streak = ForbiddenStreak::default();
         if std::mem::take(&mut self.is_logged) {
-            info!(kind = self.subject.kind, "the right to list and watch is there again");
+            info!(kind = self.spec.kind, "the right to list and watch is there again");
         }
         self.objects.take(Event::UpToDate).await;
         let ended = self.take_events(&mut body, lasts + GRACE, &mut version).await;
@@ -318,7 +318,7 @@ impl<O: Objects> Watcher<O> {
     fn recovered(&mut self) {
         self.watch.note(true);
         if let Some(after) = self.outage.end(Instant::now()) {
-            info!(kind = self.subject.kind, ?after, "the API server answers again");
+            info!(kind = self.spec.kind, ?after, "the API server answers again");
         }
     }
 
@@ -326,11 +326,11 @@ impl<O: Objects> Watcher<O> {
     async fn recover(&mut self, error: &ApiError) {
         let now = Instant::now();
         let failure = error.failure;
-        self.refusals.failed(failure, now);
-        let lacks_rights = self.refusals.are_lasting(now);
+        self.streak.failed(failure, now);
+        let lacks_rights = self.streak.are_lasting(now);
         // Once the missing permission is logged, a single 403 after another failure is enough.
         let is_missing = lacks_rights || self.is_logged && failure == Failure::Forbidden;
-        self.watch.note(is_missing && self.subject.is_optional);
+        self.watch.note(is_missing && self.spec.is_optional);
         self.objects.take(Event::Failed(failure)).await;
         if failure == Failure::Expired {
             // A new list is the remedy. Only the first one is requested without a wait, since the connection works: a
@@ -351,7 +351,7 @@ impl<O: Objects> Watcher<O> {
             self.version = None;
         }
         // The certificate, the token or the address may have changed, a pooled connection may be half-open.
-        self.link.renew();
+        self.api.renew();
         if lacks_rights {
             self.objects.take(Event::Refused).await;
             self.warn_missing_rights(error);
@@ -369,8 +369,8 @@ impl<O: Objects> Watcher<O> {
         }
         let WatchSpec {
             kind, group, effect, ..
-        } = self.subject;
-        let role = match self.subject.scope {
+        } = self.spec;
+        let role = match self.spec.scope {
             Scope::Cluster => "the ClusterRole",
             Scope::Own | Scope::Namespace(_) => "the Role",
         };
@@ -390,7 +390,7 @@ impl<O: Objects> Watcher<O> {
                 .outage
                 .failed(*failure, self.failures.max(self.expired), Instant::now())
         {
-            let (WatchSpec { kind, effect, .. }, failure) = (&self.subject, failure.label());
+            let (WatchSpec { kind, effect, .. }, failure) = (&self.spec, failure.label());
             // The text of a server, or of a parser that quotes it, may be of any length.
             let reason = excerpt(reason, MAX_REASON);
             warn!(kind, failure, ?since, "{effect}: {reason}");
@@ -471,7 +471,7 @@ mod tests {
     use super::*;
 
     fn path(group: &'static str, scope: Scope, selector: &str) -> String {
-        let subject = WatchSpec {
+        let spec = WatchSpec {
             kind: "things",
             group,
             scope,
@@ -480,7 +480,7 @@ mod tests {
             is_optional: false,
             relist: Duration::ZERO,
         };
-        subject.path("own")
+        spec.path("own")
     }
 
     #[test]

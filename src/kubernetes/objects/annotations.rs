@@ -177,29 +177,31 @@ impl ParsedAnnotations {
 }
 
 /// Returns the limits that a Service gets for its annotations.
-pub(crate) fn effective_limits(asked: &Annotations, limits: &Limits) -> TargetLimits {
+pub(crate) fn effective_limits(annotations: &Annotations, limits: &Limits) -> TargetLimits {
     let (ceiling, default) = (limits.ceiling, limits.tunnel);
     TargetLimits {
         // The ceiling bounds annotations only: a default of the operator may be above it.
         tunnel: TunnelLimits {
-            download: asked
+            download: annotations
                 .download
                 .map_or(default.download, |rate| rate.min(ceiling.download)),
-            upload: asked.upload.map_or(default.upload, |rate| rate.min(ceiling.upload)),
-            burst: asked
+            upload: annotations
+                .upload
+                .map_or(default.upload, |rate| rate.min(ceiling.upload)),
+            burst: annotations
                 .burst
                 .map_or(default.burst, |burst| burst.min(largest_burst(limits))),
             lifetime: default.lifetime,
         },
         // The operator's number of tunnels is a maximum, not a default: an annotation can only lower it.
-        caps: limits.target.lowered(asked.max_tunnels.and_then(NonZeroU32::new)),
-        is_closed: asked.max_tunnels == Some(0),
-        idle: asked.idle_timeout.map(|idle| match idle {
+        caps: limits.target.lowered(annotations.max_tunnels.and_then(NonZeroU32::new)),
+        is_closed: annotations.max_tunnels == Some(0),
+        idle: annotations.idle_timeout.map(|idle| match idle {
             IdleTimeout::Off => None,
             IdleTimeout::After(idle) => Some(idle),
         }),
         // The ceiling forbids `false` only where the operator's own default is `true`.
-        ssh_only: match asked.ssh_only {
+        ssh_only: match annotations.ssh_only {
             Some(ssh_only) => ssh_only || (limits.ssh_only && ceiling.ssh_only),
             None => limits.ssh_only,
         },
@@ -208,51 +210,55 @@ pub(crate) fn effective_limits(asked: &Annotations, limits: &Limits) -> TargetLi
 }
 
 /// Returns an error for each value that this proxy does not apply as written.
-pub(crate) fn unmet(asked: &Annotations, limits: &Limits, options: &Options) -> Vec<AnnotationError> {
+pub(crate) fn find_unmet(annotations: &Annotations, limits: &Limits, options: &Options) -> Vec<AnnotationError> {
     let (ceiling, burst, usable) = (limits.ceiling, largest_burst(limits), limits.annotations);
     let above = |ceiling: &dyn Display| format!("above the operator's ceiling: {ceiling} applies");
     let off = |option: &str| format!("no effect: `allowlist.kubernetes.{option}` of this proxy is false");
-    let lists = asked.user_lists.as_deref();
+    let lists = annotations.user_lists.as_deref();
     let list = match lists {
         Some(UserLists { users, groups }) if users.is_empty() && !groups.is_empty() => "allowed-groups",
         Some(_) | None => "allowed-users",
     };
     let without_users = "no effect: `access.mode` of this proxy is `open`, so every client reaches the Service";
     let without_clients = "no client of this proxy has a certificate, so every client is refused";
-    let keeps_ssh_only = asked.ssh_only == Some(false) && ceiling.ssh_only && limits.ssh_only;
-    let unmet = [
+    let keeps_ssh_only = annotations.ssh_only == Some(false) && ceiling.ssh_only && limits.ssh_only;
+    let checks = [
         (
-            asked.download > Some(ceiling.download),
+            annotations.download > Some(ceiling.download),
             "download",
             above(&ceiling.download),
         ),
-        (asked.upload > Some(ceiling.upload), "upload", above(&ceiling.upload)),
-        (asked.burst > Some(burst), "burst", above(&burst)),
+        (
+            annotations.upload > Some(ceiling.upload),
+            "upload",
+            above(&ceiling.upload),
+        ),
+        (annotations.burst > Some(burst), "burst", above(&burst)),
         (keeps_ssh_only, "ssh-only", above(&true)),
         (
-            asked.allowed_clients.is_some() && !usable.allowed_clients,
+            annotations.allowed_clients.is_some() && !usable.allowed_clients,
             "allowed-clients",
             without_clients.to_owned(),
         ),
         (lists.is_some() && !usable.allowed_users, list, without_users.to_owned()),
-        (asked.wake.is_some() && !options.wakes, "wake", off("wake")),
+        (annotations.wake.is_some() && !options.wakes, "wake", off("wake")),
         (
-            asked.wake.is_some() && dials_in(asked, limits),
+            annotations.wake.is_some() && dials_in(annotations, limits),
             "wake",
             "no effect: the Service dials in".to_owned(),
         ),
         (
-            asked.dials_in == Some(true) && !usable.dials_in,
+            annotations.dials_in == Some(true) && !usable.dials_in,
             "dials-in",
             "no effect: this proxy takes no anchors, as it has no `anchors`".to_owned(),
         ),
         (
-            asked.report_activity.is_some() && !options.reports_activity,
+            annotations.report_activity.is_some() && !options.reports_activity,
             "report-activity",
             off("report_activity"),
         ),
     ];
-    let unmet = unmet.into_iter().filter(|(is_unmet, ..)| *is_unmet);
+    let unmet = checks.into_iter().filter(|(is_unmet, ..)| *is_unmet);
     unmet
         .map(|(_, key, reason)| AnnotationError::new(key, reason))
         .collect()
@@ -267,17 +273,17 @@ fn largest_burst(limits: &Limits) -> Size {
 }
 
 /// Returns whether anchors serve a Service, instead of its endpoints.
-pub(crate) fn dials_in(asked: &Annotations, limits: &Limits) -> bool {
-    asked.dials_in == Some(true) && limits.annotations.dials_in
+pub(crate) fn dials_in(annotations: &Annotations, limits: &Limits) -> bool {
+    annotations.dials_in == Some(true) && limits.annotations.dials_in
 }
 
 /// Returns the workloads behind a Service that this proxy starts or reports activity to. None is started if anchors serve
 /// the Service.
-pub(crate) fn workloads(asked: &Annotations, options: &Options, dials_in: bool) -> Workloads {
+pub(crate) fn workloads(annotations: &Annotations, options: &Options, dials_in: bool) -> Workloads {
     let of = |workload: &Option<Box<Workload>>, is_on| workload.as_deref().filter(|_| is_on).cloned();
     Workloads {
-        wake: of(&asked.wake, options.wakes && !dials_in),
-        report_activity: of(&asked.report_activity, options.reports_activity),
+        wake: of(&annotations.wake, options.wakes && !dials_in),
+        report_activity: of(&annotations.report_activity, options.reports_activity),
     }
 }
 
@@ -555,14 +561,14 @@ mod tests {
                     },
                     ..Limits::default()
                 };
-                let faults = unmet(&asked, &limits, &Options::default());
+                let faults = find_unmet(&asked, &limits, &Options::default());
                 faults.into_iter().map(|fault| fault.key).collect::<Vec<_>>()
             };
             assert_eq!(unmet(false), [key.into()]);
             assert!(unmet(true).is_empty());
         }
         assert_eq!(
-            unmet(&Annotations::default(), &Limits::default(), &Options::default()),
+            find_unmet(&Annotations::default(), &Limits::default(), &Options::default()),
             []
         );
     }
@@ -599,11 +605,11 @@ mod tests {
         assert_eq!(granted.download, limits.ceiling.download);
         assert_eq!(granted.upload, "1MiB/s".parse().unwrap());
         assert_eq!(granted.burst, "5MiB".parse().unwrap());
-        let faults = unmet(&greedy, &limits, &Options::default());
+        let faults = find_unmet(&greedy, &limits, &Options::default());
         let keys: Vec<_> = faults.iter().map(|fault| &*fault.key).collect();
         assert_eq!(keys, ["download", "burst"]);
         assert_eq!(effective_limits(&Annotations::default(), &limits).tunnel, limits.tunnel);
-        assert_eq!(unmet(&greedy, &Limits::default(), &Options::default()), []);
+        assert_eq!(find_unmet(&greedy, &Limits::default(), &Options::default()), []);
     }
 
     #[test]
@@ -629,7 +635,7 @@ mod tests {
             assert_eq!(ssh_only(&[("ssh-only", "false")]), for_false, "{limits:?}");
             assert!(ssh_only(&[("ssh-only", "true")]));
             let asked = parsed(&[("ssh-only", "false")]).0;
-            assert_eq!(unmet(&asked, &limits, &Options::default()).len(), faults);
+            assert_eq!(find_unmet(&asked, &limits, &Options::default()).len(), faults);
         }
     }
 }

@@ -159,8 +159,12 @@ fn service(raw: RawService, prefix: &str) -> Service {
 
 /// Returns the port for SSH: the annotation's; else the only TCP port; else the first with `appProtocol: ssh`, then
 /// with the name `ssh` or `tcp-ssh`, then with the number 22. `None` without such a port.
-fn choose(ports: Vec<RawPort>, asked: Option<&PortSelector>, faults: &mut Vec<AnnotationError>) -> Option<ServicePort> {
-    if ports.is_empty() && asked.is_none() {
+fn choose(
+    ports: Vec<RawPort>,
+    selector: Option<&PortSelector>,
+    faults: &mut Vec<AnnotationError>,
+) -> Option<ServicePort> {
+    if ports.is_empty() && selector.is_none() {
         // A headless Service, the only kind that may have no ports: its pods are dialled at port 22.
         return Some(ServicePort {
             number: SSH,
@@ -179,7 +183,7 @@ fn choose(ports: Vec<RawPort>, asked: Option<&PortSelector>, faults: &mut Vec<An
     });
     let ports: Vec<_> = ports.collect();
     let find = |wanted: &dyn Fn(&ServicePort) -> bool| ports.iter().find(|(port, _)| wanted(port));
-    let named = asked.and_then(|asked| {
+    let named = selector.and_then(|asked| {
         let found = find(&|port| match asked {
             PortSelector::Number(number) => port.number == *number,
             PortSelector::Name(name) => port.name == *name,

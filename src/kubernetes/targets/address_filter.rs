@@ -238,8 +238,8 @@ mod tests {
         }
     }
 
-    fn check(guards: &AddressFilter, address: &str) -> Result<(), AddressClass> {
-        guards.check(address.parse().unwrap())
+    fn check(filter: &AddressFilter, address: &str) -> Result<(), AddressClass> {
+        filter.check(address.parse().unwrap())
     }
 
     #[test]

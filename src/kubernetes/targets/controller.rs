@@ -49,9 +49,9 @@ impl Controller {
             metrics,
             recorder: None,
         };
-        outputs.writer.configure(options.of_allowlist());
+        outputs.writer.configure(options.allowlist_options());
         let worker = Worker {
-            rules: Arc::new(watch::Sender::new(TargetPolicy::new(&options, limits))),
+            policy: Arc::new(watch::Sender::new(TargetPolicy::new(&options, limits))),
             options,
             outputs,
             reconciler: IdleReconciler::default(),
@@ -76,9 +76,9 @@ impl Controller {
             let new = sources(&options).into_iter().filter(|source| !known.contains(source));
             writer.expect_services(new.map(|source| source.namespace).collect());
         }
-        writer.configure(options.of_allowlist());
-        // Cannot fail, unlike `send`. A reconciler that is restarting starts with the newest rules.
-        self.worker.rules.send_replace(TargetPolicy::new(&options, limits));
+        writer.configure(options.allowlist_options());
+        // Cannot fail, unlike `send`. A reconciler that is restarting starts with the newest policy.
+        self.worker.policy.send_replace(TargetPolicy::new(&options, limits));
         self.worker.options = options;
         if self.thread.is_none() {
             self.thread = Some(self.worker.start()?);
@@ -97,7 +97,7 @@ fn tasks_of(options: &Options) -> (Option<&PathBuf>, [bool; 3]) {
 #[derive(Clone, Debug)]
 struct Worker {
     options: Options,
-    rules: Arc<watch::Sender<TargetPolicy>>,
+    policy: Arc<watch::Sender<TargetPolicy>>,
     outputs: Outputs,
     reconciler: IdleReconciler,
 }
@@ -116,15 +116,15 @@ impl Worker {
     /// Runs the reconciler, a watch per source and the writers, until one of them ends.
     async fn follow(&self) -> Result<(), JoinError> {
         let (sender, events) = mpsc::channel(QUEUED_EVENTS);
-        let mut rules = self.rules.subscribe();
-        let newest = rules.borrow_and_update().clone();
-        let feeds = SourceHandle::all(sources(&self.options));
+        let mut policy = self.policy.subscribe();
+        let newest = policy.borrow_and_update().clone();
+        let handles = SourceHandle::all(sources(&self.options));
         let mut tasks = JoinSet::new();
         let outputs = self.start_writers(&mut tasks);
-        Reconciler::prepare(&self.reconciler, newest, feeds.clone(), outputs);
-        tasks.spawn(Reconciler::run(Arc::clone(&self.reconciler), events, rules));
-        for feed in feeds {
-            tasks.spawn(feed.run(sender.clone(), self.outputs.metrics.clone()));
+        Reconciler::prepare(&self.reconciler, newest, handles.clone(), outputs);
+        tasks.spawn(Reconciler::run(Arc::clone(&self.reconciler), events, policy));
+        for handle in handles {
+            tasks.spawn(handle.run(sender.clone(), self.outputs.metrics.clone()));
         }
         drop(sender);
         // A task that ends has panicked, or the `Controller` is dropped.
@@ -134,9 +134,9 @@ impl Worker {
     /// Starts the writers to the cluster that are switched on.
     fn start_writers(&self, tasks: &mut JoinSet<()>) -> Outputs {
         let mut outputs = self.outputs.clone();
-        let link = Arc::new(ApiClient::new(self.options.kubeconfig.clone(), FOLLOWER));
+        let api = Arc::new(ApiClient::new(self.options.kubeconfig.clone(), FOLLOWER));
         if self.options.writes_events {
-            let (recorder, work) = EventRecorder::start(Arc::clone(&link), outputs.metrics.clone());
+            let (recorder, work) = EventRecorder::start(Arc::clone(&api), outputs.metrics.clone());
             tasks.spawn(work);
             outputs.recorder = Some(recorder);
         }
@@ -147,7 +147,7 @@ impl Worker {
         } = outputs.clone();
         if self.options.wakes {
             let starter = WorkloadStarter {
-                link: Arc::clone(&link),
+                api: Arc::clone(&api),
                 writer: writer.clone(),
                 metrics: metrics.clone(),
                 recorder,
@@ -155,7 +155,7 @@ impl Worker {
             tasks.spawn(starter.run());
         }
         if self.options.reports_activity {
-            let reports = ActivityReports { link, writer, metrics };
+            let reports = ActivityReports { api, writer, metrics };
             tasks.spawn(reports.run());
         }
         outputs

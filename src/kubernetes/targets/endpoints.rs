@@ -23,7 +23,7 @@ pub(in crate::kubernetes) fn select(
     service: &Service,
     port: &ServicePort,
     slices: &[(Box<str>, Slice)],
-    guards: &AddressFilter,
+    filter: &AddressFilter,
 ) -> Selection {
     let (mut refused, mut unusable) = (Vec::new(), Vec::new());
     let mut nodes = BTreeMap::new();
@@ -37,7 +37,7 @@ pub(in crate::kubernetes) fn select(
         let Some(number) = number else { continue };
         for endpoint in &slice.endpoints {
             let address = SocketAddr::new(endpoint.address, number);
-            if let Err(class) = guards.check(endpoint.address) {
+            if let Err(class) = filter.check(endpoint.address) {
                 refused.push((address, class));
                 continue;
             }

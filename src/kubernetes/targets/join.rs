@@ -10,29 +10,29 @@ use std::sync::Arc;
 use super::address_filter::AddressFilter;
 use super::endpoints::{self, Selection};
 use super::notices::ServiceNotice;
-use crate::kubernetes::objects::annotations::{dials_in, effective_limits, unmet, workloads};
+use crate::kubernetes::objects::annotations::{dials_in, effective_limits, find_unmet, workloads};
 use crate::kubernetes::objects::model::{Key, Kind, Object, Service, ServicePort, Slice};
 use crate::kubernetes::options::Options;
 use crate::policy::allowlist::{Change, DialsIn, ServiceTarget, TargetId, TargetRules};
 use crate::tunnel::limits::Limits;
 
-/// The operator's rules for turning Services into targets. They may change at runtime.
+/// The operator's policy for turning Services into targets. They may change at runtime.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TargetPolicy {
     /// The settings of the cluster.
     pub(crate) options: Options,
     /// The addresses that may be dialled.
-    pub(crate) guards: AddressFilter,
+    pub(crate) filter: AddressFilter,
     /// The limits of tunnels and targets.
     pub(crate) limits: Limits,
 }
 
 impl TargetPolicy {
-    /// Creates the rules of these settings.
+    /// Creates the policy of these settings.
     pub(crate) fn new(options: &Options, limits: &Limits) -> Self {
         Self {
             options: options.clone(),
-            guards: AddressFilter::new(&options.allowed_cidrs),
+            filter: AddressFilter::new(&options.allowed_cidrs),
             limits: *limits,
         }
     }
@@ -44,13 +44,13 @@ pub(crate) struct TargetUpdates {
     /// The changes of the allowlist.
     pub(crate) changes: Vec<Change>,
     /// The new notices.
-    pub(crate) remarks: Vec<ServiceNotice>,
+    pub(crate) notices: Vec<ServiceNotice>,
 }
 
 /// The known objects of the cluster.
 #[derive(Debug)]
 pub(crate) struct ClusterObjects {
-    rules: TargetPolicy,
+    policy: TargetPolicy,
     services: BTreeMap<Key, Entry>,
     /// The Services of slices whose names are [not derived](is_derived) from their Service's.
     strays: BTreeMap<Key, Box<str>>,
@@ -72,7 +72,7 @@ struct Entry {
     /// The names of its pods on the allowlist, sorted.
     pods: Box<[Box<str>]>,
     /// The current notices, so that none is repeated.
-    remarks: Box<[ServiceNotice]>,
+    notices: Box<[ServiceNotice]>,
 }
 
 impl Entry {
@@ -100,9 +100,9 @@ impl Entry {
 
 impl ClusterObjects {
     /// Creates it without objects.
-    pub(crate) fn new(rules: TargetPolicy) -> Self {
+    pub(crate) fn new(policy: TargetPolicy) -> Self {
         Self {
-            rules,
+            policy,
             services: BTreeMap::new(),
             strays: BTreeMap::new(),
             namespaces: BTreeSet::new(),
@@ -110,14 +110,14 @@ impl ClusterObjects {
         }
     }
 
-    /// Returns the rules in effect.
-    pub(crate) fn rules(&self) -> &TargetPolicy {
-        &self.rules
+    /// Returns the policy in effect.
+    pub(crate) fn policy(&self) -> &TargetPolicy {
+        &self.policy
     }
 
-    /// Changes the rules, and marks all Services.
-    pub(crate) fn configure(&mut self, rules: TargetPolicy) {
-        self.rules = rules;
+    /// Changes the policy, and marks all Services.
+    pub(crate) fn configure(&mut self, policy: TargetPolicy) {
+        self.policy = policy;
         self.dirty.extend(self.services.keys().cloned());
     }
 
@@ -125,7 +125,7 @@ impl ClusterObjects {
     pub(crate) fn forget_notices(&mut self) {
         self.services
             .values_mut()
-            .for_each(|entry| entry.remarks = Box::default());
+            .for_each(|entry| entry.notices = Box::default());
     }
 
     /// Adds an object, or changes it.
@@ -213,11 +213,11 @@ impl ClusterObjects {
 
     /// Computes the targets of all Services that were marked since the last call.
     pub(crate) fn recompute(&mut self) -> TargetUpdates {
-        let mut settled = TargetUpdates::default();
+        let mut updates = TargetUpdates::default();
         for key in std::mem::take(&mut self.dirty) {
-            self.settle_one(&key, &mut settled);
+            self.settle_one(&key, &mut updates);
         }
-        settled
+        updates
     }
 
     fn put_slice(&mut self, key: &Key, slice: Slice) {
@@ -273,81 +273,81 @@ impl ClusterObjects {
     /// Returns a Service and its port for SSH; `None` if it must not be on the allowlist.
     fn eligible(&self, key: &Key) -> Option<(&Service, &ServicePort)> {
         let service = self.services.get(key)?.service.as_deref()?;
-        let selects_namespaces = self.rules.options.namespace_selector.is_some();
+        let selects_namespaces = self.policy.options.namespace_selector.is_some();
         let is_selected = !selects_namespaces || self.namespaces.contains(&key.namespace);
         let port = service.port.as_ref().filter(|_| is_selected)?;
         Some((service, port))
     }
 
-    fn settle_one(&mut self, key: &Key, settled: &mut TargetUpdates) {
-        let mut remarks = Vec::new();
-        let target = self.target(key, &mut remarks);
+    fn settle_one(&mut self, key: &Key, updates: &mut TargetUpdates) {
+        let mut notices = Vec::new();
+        let target = self.target(key, &mut notices);
         let pods = target.as_ref().map(|target| self.pods(key, target)).unwrap_or_default();
         let Some(entry) = self.services.get_mut(key) else {
             return;
         };
         let listed = std::mem::replace(&mut entry.pods, pods.keys().cloned().collect());
         let gone = listed.iter().filter(|pod| !pods.contains_key(*pod));
-        settled.changes.extend(gone.map(|pod| Change::Remove(pod_id(key, pod))));
+        updates.changes.extend(gone.map(|pod| Change::Remove(pod_id(key, pod))));
         match target {
             Some(target) => {
                 if !entry.is_listed {
-                    settled.remarks.push(ServiceNotice::Added(key.clone(), target.ports[0]));
+                    updates.notices.push(ServiceNotice::Added(key.clone(), target.ports[0]));
                 }
                 entry.is_listed = true;
                 let targets = [target].into_iter().chain(pods.into_values());
-                settled
+                updates
                     .changes
                     .extend(targets.map(|target| Change::Set(Box::new(target))));
             }
             None if entry.is_listed => {
                 entry.is_listed = false;
-                settled.remarks.push(ServiceNotice::Removed(key.clone()));
-                settled.changes.push(Change::Remove(target_id(key)));
+                updates.notices.push(ServiceNotice::Removed(key.clone()));
+                updates.changes.push(Change::Remove(target_id(key)));
             }
             None => {}
         }
-        let new = remarks.iter().filter(|remark| !entry.remarks.contains(remark));
-        settled.remarks.extend(new.cloned());
-        entry.remarks = remarks.into();
+        let new = notices.iter().filter(|notice| !entry.notices.contains(notice));
+        updates.notices.extend(new.cloned());
+        entry.notices = notices.into();
         if entry.service.is_none() && entry.slices.is_empty() {
             self.services.remove(key);
         }
     }
 
-    /// Returns the target of a Service; `None` if it must not be listed. Adds its notices to `remarks`.
-    fn target(&self, key: &Key, remarks: &mut Vec<ServiceNotice>) -> Option<ServiceTarget> {
+    /// Returns the target of a Service; `None` if it must not be listed. Adds its notices to `notices`.
+    fn target(&self, key: &Key, notices: &mut Vec<ServiceNotice>) -> Option<ServiceTarget> {
         let entry = self.services.get(key)?;
         if let Some(service) = &entry.service {
-            let unmet = unmet(&service.annotations, &self.rules.limits, &self.rules.options);
+            let unmet = find_unmet(&service.annotations, &self.policy.limits, &self.policy.options);
             let faults = service.faults.iter().cloned().chain(unmet);
-            remarks.extend(faults.map(|fault| ServiceNotice::Annotation(key.clone(), fault)));
-            remarks.extend(service.external.then(|| ServiceNotice::ExternalName(key.clone())));
+            notices.extend(faults.map(|fault| ServiceNotice::Annotation(key.clone(), fault)));
+            notices.extend(service.external.then(|| ServiceNotice::ExternalName(key.clone())));
         }
         let (service, port) = self.eligible(key)?;
-        let dials_in = dials_in(&service.annotations, &self.rules.limits);
+        let dials_in = dials_in(&service.annotations, &self.policy.limits);
         let Selection {
             endpoints,
             refused,
             unusable,
         } = match dials_in {
             true => Selection::default(),
-            false => endpoints::select(service, port, &entry.slices, &self.rules.guards),
+            false => endpoints::select(service, port, &entry.slices, &self.policy.filter),
         };
         let refused = refused.into_iter().take(MAX_REFUSED_NOTED);
-        remarks.extend(refused.map(|(address, class)| ServiceNotice::EndpointForbidden(key.clone(), address, class)));
+        notices.extend(refused.map(|(address, class)| ServiceNotice::EndpointForbidden(key.clone(), address, class)));
         let unusable = unusable.into_iter().take(MAX_REFUSED_NOTED);
-        remarks.extend(unusable.map(|slice| ServiceNotice::SliceUnusable(key.clone(), slice)));
+        notices.extend(unusable.map(|slice| ServiceNotice::SliceUnusable(key.clone(), slice)));
         Some(ServiceTarget {
             id: target_id(key),
-            ports: [port.number, self.rules.options.alias_port],
+            ports: [port.number, self.policy.options.alias_port],
             endpoints,
             rules: TargetRules {
-                limits: effective_limits(&service.annotations, &self.rules.limits),
+                limits: effective_limits(&service.annotations, &self.policy.limits),
                 allowed_clients: service.annotations.allowed_clients.clone(),
                 user_lists: service.annotations.user_lists.as_deref().cloned().map(Arc::new),
                 dials_in: dials_in.then(DialsIn::default),
-                workloads: workloads(&service.annotations, &self.rules.options, dials_in),
+                workloads: workloads(&service.annotations, &self.policy.options, dials_in),
                 stopped: service.annotations.stopped,
             },
         })
@@ -366,7 +366,7 @@ impl ClusterObjects {
             let target = ServiceTarget {
                 id: pod_id(key, &pod),
                 ports: target.ports,
-                endpoints: endpoints::select(service, port, &slices, &self.rules.guards).endpoints,
+                endpoints: endpoints::select(service, port, &slices, &self.policy.filter).endpoints,
                 rules: rules.clone(),
             };
             (pod, target)

@@ -126,91 +126,87 @@ mod tests {
     }
 
     /// Returns the number of removals after a list.
-    fn removals(guard: &mut MassRemovalHold, known: &[Key], list: &[Key], now: Instant) -> usize {
-        guard
-            .check_list(known.to_vec(), &list.iter().cloned().collect(), now)
+    fn removals(hold: &mut MassRemovalHold, known: &[Key], list: &[Key], now: Instant) -> usize {
+        hold.check_list(known.to_vec(), &list.iter().cloned().collect(), now)
             .len()
     }
 
     #[test]
     fn a_list_that_lost_most_is_held_until_it_is_confirmed() {
         let (known, now) = (keys(0..30), Instant::now());
-        let mut guard = MassRemovalHold::default();
-        assert_eq!(removals(&mut guard, &known, &keys(0..16), now), 14);
+        let mut hold = MassRemovalHold::default();
+        assert_eq!(removals(&mut hold, &known, &keys(0..16), now), 14);
         assert_eq!(
-            removals(&mut guard, &known, &keys(0..15), now),
+            removals(&mut hold, &known, &keys(0..15), now),
             15,
             "half is not more than half"
         );
-        assert_eq!(removals(&mut guard, &keys(0..11), &keys(0..1), now), 10, "ten are few");
-        assert_eq!(removals(&mut guard, &known, &keys(0..1), now), 0);
-        assert_eq!(guard.deadline(), Some(now + MAX_HOLD));
+        assert_eq!(removals(&mut hold, &keys(0..11), &keys(0..1), now), 10, "ten are few");
+        assert_eq!(removals(&mut hold, &known, &keys(0..1), now), 0);
+        assert_eq!(hold.deadline(), Some(now + MAX_HOLD));
         assert_eq!(
-            removals(&mut guard, &known, &keys(0..2), now),
+            removals(&mut hold, &known, &keys(0..2), now),
             0,
             "a different list confirms nothing"
         );
         assert_eq!(
-            removals(&mut guard, &known, &keys(0..2), now),
+            removals(&mut hold, &known, &keys(0..2), now),
             0,
             "the same list at once confirms nothing"
         );
         let now = now + CONFIRMED_AFTER;
-        assert_eq!(removals(&mut guard, &known, &keys(0..2), now), 28);
-        assert!(!guard.is_active());
-        assert_eq!(removals(&mut guard, &known, &keys(0..2), now), 0);
-        assert_eq!(removals(&mut guard, &known, &known, now), 0, "all objects are back");
-        assert_eq!(guard.deadline(), None);
+        assert_eq!(removals(&mut hold, &known, &keys(0..2), now), 28);
+        assert!(!hold.is_active());
+        assert_eq!(removals(&mut hold, &known, &keys(0..2), now), 0);
+        assert_eq!(removals(&mut hold, &known, &known, now), 0, "all objects are back");
+        assert_eq!(hold.deadline(), None);
     }
 
     #[test]
     fn objects_of_held_services_delay_no_confirmation() {
         let (known, now) = (keys(0..30), Instant::now());
-        let mut guard = MassRemovalHold::default();
-        assert_eq!(removals(&mut guard, &known, &keys(0..2), now), 0);
-        guard.hold_with_services(keys(40..50));
+        let mut hold = MassRemovalHold::default();
+        assert_eq!(removals(&mut hold, &known, &keys(0..2), now), 0);
+        hold.hold_with_services(keys(40..50));
         let later = now + CONFIRMED_AFTER;
-        assert_eq!(removals(&mut guard, &known, &keys(0..2), later), 28);
-        guard.hold_with_services(keys(40..50));
-        assert!(guard.is_active());
-        assert_eq!(
-            (guard.deadline(), guard.release(now + 2 * MAX_HOLD)),
-            (None, Vec::new())
-        );
-        guard.hold_with_services(Vec::new());
-        assert!(!guard.is_active());
+        assert_eq!(removals(&mut hold, &known, &keys(0..2), later), 28);
+        hold.hold_with_services(keys(40..50));
+        assert!(hold.is_active());
+        assert_eq!((hold.deadline(), hold.release(now + 2 * MAX_HOLD)), (None, Vec::new()));
+        hold.hold_with_services(Vec::new());
+        assert!(!hold.is_active());
     }
 
     #[test]
     fn held_objects_are_released_after_five_minutes_but_for_those_observed() {
         let (known, now) = (keys(0..30), Instant::now());
-        let mut guard = MassRemovalHold::default();
-        assert_eq!(removals(&mut guard, &known, &[], now), 0);
-        guard.confirm(&known[7]);
-        assert_eq!(guard.release(now + MAX_HOLD - Duration::from_secs(1)), []);
-        let released = guard.release(now + MAX_HOLD);
+        let mut hold = MassRemovalHold::default();
+        assert_eq!(removals(&mut hold, &known, &[], now), 0);
+        hold.confirm(&known[7]);
+        assert_eq!(hold.release(now + MAX_HOLD - Duration::from_secs(1)), []);
+        let released = hold.release(now + MAX_HOLD);
         assert_eq!((released.len(), released.contains(&known[7])), (29, false));
-        assert!(!guard.is_active());
+        assert!(!hold.is_active());
     }
 
     #[test]
     fn a_list_without_any_object_is_held_for_five_minutes_however_often_it_is_repeated() {
         for (known, first) in [(keys(0..30), 0), (keys(0..1), 0), (keys(0..30), 2)] {
             let now = Instant::now();
-            let mut guard = MassRemovalHold::default();
+            let mut hold = MassRemovalHold::default();
             let earlier = now - Duration::from_secs(10);
-            assert_eq!(removals(&mut guard, &known, &known[..first], earlier), 0);
+            assert_eq!(removals(&mut hold, &known, &known[..first], earlier), 0);
             let since = if first == 0 { earlier } else { now };
             for seconds in [0, 15, 60, 299] {
                 let now = since + Duration::from_secs(seconds);
-                assert_eq!(removals(&mut guard, &known, &[], now), 0, "after {seconds} s");
+                assert_eq!(removals(&mut hold, &known, &[], now), 0, "after {seconds} s");
             }
-            assert_eq!(guard.deadline(), Some(since + MAX_HOLD));
-            assert_eq!(removals(&mut guard, &known, &[], since + MAX_HOLD), known.len());
-            assert!(!guard.is_active());
+            assert_eq!(hold.deadline(), Some(since + MAX_HOLD));
+            assert_eq!(removals(&mut hold, &known, &[], since + MAX_HOLD), known.len());
+            assert!(!hold.is_active());
         }
-        let mut guard = MassRemovalHold::default();
-        assert_eq!(removals(&mut guard, &[], &[], Instant::now()), 0);
-        assert!(!guard.is_active(), "events have deleted all objects before");
+        let mut hold = MassRemovalHold::default();
+        assert_eq!(removals(&mut hold, &[], &[], Instant::now()), 0);
+        assert!(!hold.is_active(), "events have deleted all objects before");
     }
 }

@@ -93,13 +93,13 @@ pub(super) struct NoticeLog {
 
 impl NoticeLog {
     /// Logs a notice, unless the minute's lines are used up.
-    pub(super) fn write(&mut self, remark: &ServiceNotice) {
+    pub(super) fn write(&mut self, notice: &ServiceNotice) {
         let dropped = self.lines.refused(MAX_LINES);
         if dropped > 0 && self.lines.is_over(MINUTE) {
             info!(lines = dropped, "log lines about Services were dropped");
         }
         if self.lines.admit(MAX_LINES, MINUTE) {
-            remark.log();
+            notice.log();
         }
     }
 }

@@ -36,7 +36,7 @@ pub(crate) struct Outputs {
 /// The known state of the cluster, and the allowlist that follows from it.
 #[derive(Debug)]
 pub(crate) struct Reconciler {
-    join: ClusterObjects,
+    cluster: ClusterObjects,
     outputs: Outputs,
     sources: Vec<SourceState>,
     /// True if the allowlist has received a complete list, from the cluster or a snapshot.
@@ -52,7 +52,7 @@ pub(crate) type IdleReconciler = Arc<Mutex<Option<Box<Reconciler>>>>;
 
 #[derive(Clone, Debug)]
 struct SourceState {
-    feed: SourceHandle,
+    handle: SourceHandle,
     removal_hold: MassRemovalHold,
     /// When its objects were last known to be current, in seconds since 1970; `None` before that.
     current: Option<f64>,
@@ -68,19 +68,19 @@ struct SourceState {
 
 impl Reconciler {
     /// Prepares the reconciler for these tasks and sources: the last one if it had a list, or a new one.
-    pub(crate) fn prepare(idle: &IdleReconciler, rules: TargetPolicy, feeds: Vec<SourceHandle>, outputs: Outputs) {
+    pub(crate) fn prepare(idle: &IdleReconciler, policy: TargetPolicy, handles: Vec<SourceHandle>, outputs: Outputs) {
         let last = idle.lock().take().filter(|last| last.has_list);
         let next = match last {
-            Some(last) => last.with_sources(rules, feeds, outputs),
-            None => Self::new(rules, feeds, outputs),
+            Some(last) => last.with_sources(policy, handles, outputs),
+            None => Self::new(policy, handles, outputs),
         };
         *idle.lock() = Some(Box::new(next));
     }
 
     /// Creates a reconciler with the objects of the snapshot, if there is one and the allowlist has nothing newer.
-    fn new(rules: TargetPolicy, feeds: Vec<SourceHandle>, outputs: Outputs) -> Self {
+    fn new(policy: TargetPolicy, handles: Vec<SourceHandle>, outputs: Outputs) -> Self {
         let empty = Self {
-            join: ClusterObjects::new(rules.clone()),
+            cluster: ClusterObjects::new(policy.clone()),
             outputs: outputs.clone(),
             sources: Vec::new(),
             has_list: false,
@@ -88,51 +88,54 @@ impl Reconciler {
             snapshot: None,
             log: NoticeLog::default(),
         };
-        let mut reconciler = empty.with_sources(rules, feeds, outputs);
+        let mut reconciler = empty.with_sources(policy, handles, outputs);
         reconciler.load_snapshot();
         reconciler
     }
 
     /// Returns this reconciler for other tasks and sources. A source that stays keeps its objects and held removals; the
     /// targets of the others stay until every source has been listed.
-    fn with_sources(mut self, rules: TargetPolicy, feeds: Vec<SourceHandle>, outputs: Outputs) -> Self {
+    fn with_sources(mut self, policy: TargetPolicy, handles: Vec<SourceHandle>, outputs: Outputs) -> Self {
         let last = std::mem::take(&mut self.sources);
-        let gone = |state: &&SourceState| !feeds.iter().any(|feed| feed.source == state.feed.source);
-        for Source { kind, namespace, .. } in last.iter().filter(gone).map(|state| &state.feed.source) {
-            for key in self.join.keys(*kind, namespace.as_deref()) {
-                self.join.remove(*kind, &key);
+        let gone = |state: &&SourceState| !handles.iter().any(|handle| handle.source == state.handle.source);
+        for Source { kind, namespace, .. } in last.iter().filter(gone).map(|state| &state.handle.source) {
+            for key in self.cluster.keys(*kind, namespace.as_deref()) {
+                self.cluster.remove(*kind, &key);
             }
         }
-        let path = rules.options.snapshot_file.clone();
-        self.snapshot = path.map(|path| SnapshotFile::new(path, &feeds));
-        let state = |feed: SourceHandle| match last.iter().find(|state| state.feed.source == feed.source) {
-            Some(state) => SourceState { feed, ..state.clone() },
-            None => SourceState::new(feed),
+        let path = policy.options.snapshot_file.clone();
+        self.snapshot = path.map(|path| SnapshotFile::new(path, &handles));
+        let state = |handle: SourceHandle| match last.iter().find(|state| state.handle.source == handle.source) {
+            Some(state) => SourceState {
+                handle,
+                ..state.clone()
+            },
+            None => SourceState::new(handle),
         };
-        self.sources = feeds.into_iter().map(state).collect();
+        self.sources = handles.into_iter().map(state).collect();
         self.outputs = outputs;
         self.is_confirmed = false;
-        self.join.forget_notices();
-        self.join.configure(rules);
+        self.cluster.forget_notices();
+        self.cluster.configure(policy);
         self.show_sources();
         self
     }
 
-    /// Runs the prepared reconciler until the sender of events or of rules is dropped.
+    /// Runs the prepared reconciler until the sender of events or of policies is dropped.
     pub(crate) async fn run(
         idle: IdleReconciler,
         mut events: mpsc::Receiver<SourceEvent>,
-        mut rules: watch::Receiver<TargetPolicy>,
+        mut policy: watch::Receiver<TargetPolicy>,
     ) {
-        let mut guards = interval(READ_ADDRESSES_EVERY);
-        guards.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut address_reads = interval(READ_ADDRESSES_EVERY);
+        address_reads.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut batch = Vec::new();
         loop {
             let at = |moment: Option<Instant>| sleep_until(moment.unwrap_or_else(Instant::now));
             let [release, save] = idle.lock().as_deref().map_or([None; 2], Self::deadlines);
             tokio::select! {
-                changed = rules.changed() => match changed {
-                    Ok(()) => Self::step(&idle, |own| own.join.configure(rules.borrow_and_update().clone())),
+                changed = policy.changed() => match changed {
+                    Ok(()) => Self::step(&idle, |own| own.cluster.configure(policy.borrow_and_update().clone())),
                     Err(_) => return,
                 },
                 // Queued events are settled together.
@@ -140,7 +143,7 @@ impl Reconciler {
                     0 => return,
                     _ => Self::step(&idle, |own| batch.drain(..).for_each(|event| own.apply(event))),
                 },
-                _ = guards.tick() => Self::step(&idle, Self::read_addresses),
+                _ = address_reads.tick() => Self::step(&idle, Self::read_addresses),
                 () = at(release), if release.is_some() => Self::step(&idle, Self::release),
                 () = at(save), if save.is_some() => Self::step(&idle, Self::save_snapshot),
             }
@@ -166,12 +169,12 @@ impl Reconciler {
 
     /// Reads the host's own addresses again, and checks all endpoints again if they have changed.
     fn read_addresses(&mut self) {
-        let rules = self.join.rules();
-        if let Some(guards) = rules.guards.read_again() {
+        let policy = self.cluster.policy();
+        if let Some(filter) = policy.filter.read_again() {
             info!("the addresses of this host have changed: all endpoints are checked again");
-            self.join.configure(TargetPolicy {
-                guards,
-                ..rules.clone()
+            self.cluster.configure(TargetPolicy {
+                filter,
+                ..policy.clone()
             });
         }
     }
@@ -182,7 +185,7 @@ impl Reconciler {
             return;
         };
         let now = unix_seconds(SystemTime::now());
-        let kind = source.feed.source.kind;
+        let kind = source.handle.source.kind;
         match event {
             Event::Failed(failure) => {
                 // A namespace that counts as empty has its own metric, and is requested in vain for as long as it is
@@ -201,11 +204,11 @@ impl Reconciler {
             Event::UpToDate => {}
             Event::Applied((key, Some(object))) => {
                 source.removal_hold.confirm(&key);
-                self.join.put(key, object);
+                self.cluster.put(key, object);
             }
             Event::Applied((key, None)) | Event::Deleted((key, _)) => {
                 source.removal_hold.confirm(&key);
-                self.join.remove(kind, &key);
+                self.cluster.remove(kind, &key);
             }
             Event::Listed(objects) => self.replace(index, objects),
         }
@@ -224,7 +227,10 @@ impl Reconciler {
             let Some(source) = self.sources.get(index).filter(|source| self.seems_deleted(source)) else {
                 continue;
             };
-            let (kind, namespace) = (source.feed.source.kind.name(), source.feed.source.namespace.as_deref());
+            let (kind, namespace) = (
+                source.handle.source.kind.name(),
+                source.handle.source.namespace.as_deref(),
+            );
             warn!(
                 kind,
                 namespace,
@@ -244,9 +250,9 @@ impl Reconciler {
     /// deleted with its Role. Returns `false` if objects that this process has listed remain: then only the permission
     /// is lost. Returns `false`, too, if no other namespace was ever read: then all permissions are missing.
     fn seems_deleted(&self, source: &SourceState) -> bool {
-        let namespace = &source.feed.source.namespace;
-        let is_known = |kind| !self.join.keys(kind, namespace.as_deref()).is_empty();
-        let is_other = |other: &&SourceState| other.feed.source.namespace != *namespace;
+        let namespace = &source.handle.source.namespace;
+        let is_known = |kind| !self.cluster.keys(kind, namespace.as_deref()).is_empty();
+        let is_other = |other: &&SourceState| other.handle.source.namespace != *namespace;
         namespace.is_some()
             && source.is_refused
             && !source.is_treated_as_empty
@@ -263,21 +269,21 @@ impl Reconciler {
     /// Slices and Namespaces are held as long as their Services. Slices and Namespaces without a known Service do not
     /// count for the hold: an API server that has lost its data creates some, such as the Namespace `default`.
     fn replace(&mut self, index: usize, objects: Vec<Item>) {
-        let Some(SourceState { feed, .. }) = self.sources.get(index) else {
+        let Some(SourceState { handle, .. }) = self.sources.get(index) else {
             return;
         };
-        let kind = feed.source.kind;
-        let known = self.join.keys(kind, feed.source.namespace.as_deref());
+        let kind = handle.source.kind;
+        let known = self.cluster.keys(kind, handle.source.namespace.as_deref());
         let mut listed = HashSet::new();
         for (key, object) in objects {
             if let Some(object) = object {
                 listed.insert(key.clone());
-                self.join.put(key, object);
+                self.cluster.put(key, object);
             }
         }
         let (mut judged, mut held, mut missing) = (Vec::new(), Vec::new(), Vec::new());
         for key in known {
-            let services = self.join.services_of(kind, &key);
+            let services = self.cluster.services_of(kind, &key);
             let is_missing = !listed.contains(&key);
             if kind != Kind::Service && services.iter().any(|service| self.holds(service)) {
                 held.extend(is_missing.then_some(key));
@@ -289,7 +295,7 @@ impl Reconciler {
         }
         let (before, now) = (judged.len(), Instant::now());
         let after = judged.iter().filter(|key| listed.contains(key)).count();
-        if !listed.iter().any(|key| !self.join.services_of(kind, key).is_empty()) {
+        if !listed.iter().any(|key| !self.cluster.services_of(kind, key).is_empty()) {
             listed.clear();
         }
         let Some(source) = self.sources.get_mut(index) else {
@@ -308,7 +314,7 @@ impl Reconciler {
         }
         source.removal_hold.hold_with_services(held);
         for key in missing {
-            self.join.remove(kind, &key);
+            self.cluster.remove(kind, &key);
         }
     }
 
@@ -317,7 +323,7 @@ impl Reconciler {
         let mut services = self
             .sources
             .iter()
-            .filter(|source| source.feed.source.kind == Kind::Service);
+            .filter(|source| source.handle.source.kind == Kind::Service);
         services.any(|source| source.removal_hold.holds(service))
     }
 
@@ -327,14 +333,14 @@ impl Reconciler {
         for source in &mut self.sources {
             let missing = source.removal_hold.release(now);
             if !missing.is_empty() {
-                let kind = source.feed.source.kind;
+                let kind = source.handle.source.kind;
                 let objects = missing.len();
                 warn!(
                     kind = kind.name(),
                     objects, "objects that were missing for 5 minutes are removed"
                 );
                 for key in missing {
-                    self.join.remove(kind, &key);
+                    self.cluster.remove(kind, &key);
                 }
             }
         }
@@ -347,21 +353,21 @@ impl Reconciler {
             return;
         }
         let is_first = !std::mem::replace(&mut self.has_list, true);
-        let settled = self.join.recompute();
+        let updates = self.cluster.recompute();
         let confirms = !self.is_confirmed && self.sources.iter().all(SourceState::is_synced);
-        if !is_first && !confirms && settled.changes.is_empty() && settled.remarks.is_empty() {
+        if !is_first && !confirms && updates.changes.is_empty() && updates.notices.is_empty() {
             return;
         }
         self.is_confirmed |= confirms;
-        let TargetUpdates { changes, remarks } = settled;
+        let TargetUpdates { changes, notices } = updates;
         self.write(changes, is_first, confirms);
-        for remark in &remarks {
-            self.count(remark);
+        for notice in &notices {
+            self.count(notice);
             // Services of the first list are not new: one log line covers them all.
-            if !(is_first && matches!(remark, ServiceNotice::Added(..))) {
-                self.log.write(remark);
+            if !(is_first && matches!(notice, ServiceNotice::Added(..))) {
+                self.log.write(notice);
                 if let Some(recorder) = &self.outputs.recorder {
-                    recorder.note(remark.note());
+                    recorder.note(notice.note());
                 }
             }
         }
@@ -370,9 +376,9 @@ impl Reconciler {
         }
     }
 
-    fn count(&self, remark: &ServiceNotice) {
+    fn count(&self, notice: &ServiceNotice) {
         let metrics = &self.outputs.metrics;
-        match remark {
+        match notice {
             ServiceNotice::Annotation(..) => metrics.annotation_errors.inc(),
             ServiceNotice::EndpointForbidden(..) => metrics.endpoint_errors.count(["forbidden"]),
             ServiceNotice::SliceUnusable(..) => metrics.endpoint_errors.count(["unusable"]),
@@ -404,13 +410,16 @@ impl Reconciler {
     fn show_sources(&self) {
         let metrics = &self.outputs.metrics;
         let mut is_held = false;
-        for SourceState { feed, removal_hold, .. } in &self.sources {
-            feed.wants_list.store(removal_hold.is_active(), Ordering::Relaxed);
+        for SourceState {
+            handle, removal_hold, ..
+        } in &self.sources
+        {
+            handle.wants_list.store(removal_hold.is_active(), Ordering::Relaxed);
             is_held |= removal_hold.is_active();
         }
         metrics.removals_held.set(i64::from(is_held));
         let (empty, read): (Vec<_>, Vec<_>) = self.sources.iter().partition(|source| source.is_treated_as_empty);
-        let namespaces: HashSet<_> = empty.iter().map(|source| &source.feed.source.namespace).collect();
+        let namespaces: HashSet<_> = empty.iter().map(|source| &source.handle.source.namespace).collect();
         let namespaces = i64::try_from(namespaces.len()).unwrap_or(i64::MAX);
         metrics.namespaces_forbidden.set(namespaces);
         let unconfirmed = read.iter().filter_map(|source| source.unconfirmed);
@@ -430,7 +439,7 @@ impl Reconciler {
         let saved = unix_seconds(snapshot.saved);
         self.outputs.metrics.last_sync_timestamp.set(saved);
         for (key, object) in snapshot.objects {
-            self.join.put(key, object);
+            self.cluster.put(key, object);
         }
         for source in &mut self.sources {
             source.is_listed = true;
@@ -440,16 +449,16 @@ impl Reconciler {
 
     fn save_snapshot(&mut self) {
         if let Some(file) = &mut self.snapshot {
-            file.save(self.join.objects().collect());
+            file.save(self.cluster.objects().collect());
         }
     }
 }
 
 impl SourceState {
     /// Creates the state of a source that has not been listed.
-    fn new(feed: SourceHandle) -> Self {
+    fn new(handle: SourceHandle) -> Self {
         Self {
-            feed,
+            handle,
             removal_hold: MassRemovalHold::default(),
             current: None,
             is_listed: false,

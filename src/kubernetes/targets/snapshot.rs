@@ -28,10 +28,10 @@ pub(crate) struct SnapshotFile {
 
 impl SnapshotFile {
     /// Creates a handle of the file, for the objects of these sources.
-    pub(crate) fn new(path: PathBuf, feeds: &[SourceHandle]) -> Self {
+    pub(crate) fn new(path: PathBuf, handles: &[SourceHandle]) -> Self {
         Self {
             path,
-            settings: feeds.iter().map(|feed| settings(&feed.source)).collect(),
+            settings: handles.iter().map(|handle| settings(&handle.source)).collect(),
             due: None,
             written: None,
         }

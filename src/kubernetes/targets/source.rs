@@ -58,7 +58,7 @@ pub(crate) struct SourceHandle {
 
 /// A sender of a source's events to the reconciler.
 struct Sender {
-    feed: SourceHandle,
+    handle: SourceHandle,
     events: mpsc::Sender<SourceEvent>,
     metrics: ClusterMetrics,
 }
@@ -104,15 +104,15 @@ impl SourceHandle {
 
     /// Watches the source, and sends its events to the reconciler. Never returns.
     pub(crate) async fn run(self, events: mpsc::Sender<SourceEvent>, metrics: ClusterMetrics) {
-        let (subject, kubeconfig) = (self.source.subject(), self.source.kubeconfig.clone());
+        let (spec, kubeconfig) = (self.source.subject(), self.source.kubeconfig.clone());
         let sender = Sender {
-            feed: self,
+            handle: self,
             events,
             metrics,
         };
         // Not added to the watches that tickets depend on: this watch revokes no access.
         let watch = Watches::default().add();
-        Box::pin(follow(subject, sender, kubeconfig, watch)).await;
+        Box::pin(follow(spec, sender, kubeconfig, watch)).await;
     }
 }
 
@@ -138,7 +138,7 @@ impl Objects for Sender {
     type Object = Item;
 
     fn read(&self, json: &str) -> Result<Option<Item>, serde_json::Error> {
-        let Source { kind, prefix, .. } = &self.feed.source;
+        let Source { kind, prefix, .. } = &self.handle.source;
         let key = match decode(*kind, json, prefix) {
             DecodedObject::Object(key, object) => return Ok(Some((key, Some(object)))),
             DecodedObject::Irrelevant(key) => return Ok(Some((key, None))),
@@ -154,17 +154,17 @@ impl Objects for Sender {
     }
 
     fn replacement(&self, metadata: Metadata) -> Option<Item> {
-        too_long(self.feed.source.kind, metadata)
+        too_long(self.handle.source.kind, metadata)
     }
 
     async fn take(&mut self, event: Event<Item>) {
-        let index = self.feed.index;
+        let index = self.handle.index;
         // An error means that the reconciler has ended, and so will this task.
         self.events.send(SourceEvent { index, event }).await.ok();
     }
 
     fn wants_list(&self) -> bool {
-        self.feed.wants_list.load(Ordering::Relaxed)
+        self.handle.wants_list.load(Ordering::Relaxed)
     }
 }
 

@@ -21,25 +21,25 @@ use crate::kubernetes::metrics::ClusterMetrics;
 use crate::policy::access::{Change, SETTLING_TIME};
 
 /// Watches roles, bindings and ServiceAccounts on a thread, which tries again while the API server does not answer. The
-/// thread calls `changed` for each change, and for a late first list of roles or bindings.
+/// thread calls `on_change` for each change, and for a late first list of roles or bindings.
 ///
 /// # Errors
 /// The thread or its runtime cannot be started.
 pub fn watch_rbac(
-    origin: WatchContext,
-    changed: impl Fn(Change) + Send + Sync + 'static,
+    context: WatchContext,
+    on_change: impl Fn(Change) + Send + Sync + 'static,
 ) -> io::Result<BackgroundRuntime> {
-    BackgroundRuntime::start("rbac", follow(origin, Arc::new(changed)))
+    BackgroundRuntime::start("rbac", follow(context, Arc::new(on_change)))
 }
 
 /// The callback for each change.
 type OnChange = Arc<dyn Fn(Change) + Send + Sync>;
 
 /// Watches each kind. A watcher that was restarted has lost all objects, so everything may have changed.
-async fn follow(origin: WatchContext, changed: OnChange) {
+async fn follow(context: WatchContext, on_change: OnChange) {
     let mut followers = JoinSet::new();
     for (kind, group) in KINDS {
-        let subject = WatchSpec {
+        let spec = WatchSpec {
             kind,
             group,
             scope: Scope::Cluster,
@@ -48,10 +48,10 @@ async fn follow(origin: WatchContext, changed: OnChange) {
             is_optional: true,
             relist: RELIST,
         };
-        let (restarted, told) = (Arc::clone(&changed), Arc::clone(&changed));
-        let metrics = origin.metrics.clone();
-        let known = move || ObjectVersions::new(kind, Arc::clone(&told), metrics.clone());
-        followers.spawn(keep_following(subject, known, origin.clone(), move || {
+        let (restarted, told) = (Arc::clone(&on_change), Arc::clone(&on_change));
+        let metrics = context.metrics.clone();
+        let versions = move || ObjectVersions::new(kind, Arc::clone(&told), metrics.clone());
+        followers.spawn(keep_following(spec, versions, context.clone(), move || {
             restarted(Change::Everywhere);
         }));
     }
@@ -69,7 +69,7 @@ struct ObjectVersions {
     is_complete: bool,
     /// The time at which the watch started.
     since: Instant,
-    changed: OnChange,
+    on_change: OnChange,
     metrics: ClusterMetrics,
 }
 
@@ -88,14 +88,14 @@ impl Object {
 }
 
 impl ObjectVersions {
-    fn new(kind: &str, changed: OnChange, metrics: ClusterMetrics) -> Self {
+    fn new(kind: &str, on_change: OnChange, metrics: ClusterMetrics) -> Self {
         Self {
             are_accounts: kind == ACCOUNTS,
             hashes: HashMap::new(),
             hasher: RandomState::new(),
             is_complete: false,
             since: Instant::now(),
-            changed,
+            on_change,
             metrics,
         }
     }
@@ -167,7 +167,7 @@ impl Objects for ObjectVersions {
             Event::Failed(failure) => return self.metrics.watch_errors.count([failure.label()]),
             Event::UpToDate | Event::Refused => return,
         };
-        changes.into_iter().for_each(&*self.changed);
+        changes.into_iter().for_each(&*self.on_change);
     }
 }
 
@@ -220,19 +220,19 @@ mod tests {
         }
     }
 
-    fn list(known: &mut ObjectVersions, objects: &[(&str, u64)]) -> Vec<Change> {
-        known.list(objects.iter().map(|(uid, hash)| object(uid, *hash)).collect())
+    fn list(versions: &mut ObjectVersions, objects: &[(&str, u64)]) -> Vec<Change> {
+        versions.list(objects.iter().map(|(uid, hash)| object(uid, *hash)).collect())
     }
 
     #[test]
     fn the_first_list_is_no_change_and_a_later_one_only_if_it_differs() {
         for kind in ["roles", "clusterrolebindings"] {
-            let mut known = known(kind);
-            assert_eq!(list(&mut known, &[("a", 1), ("b", 2)]), []);
-            assert_eq!(list(&mut known, &[("b", 2), ("a", 1)]), [], "in another order");
+            let mut versions = known(kind);
+            assert_eq!(list(&mut versions, &[("a", 1), ("b", 2)]), []);
+            assert_eq!(list(&mut versions, &[("b", 2), ("a", 1)]), [], "in another order");
             for objects in [&[("a", 1), ("b", 3)][..], &[("a", 1)], &[("a", 1), ("c", 4)], &[]] {
-                assert_eq!(list(&mut known, objects), [Change::Everywhere], "{objects:?}");
-                assert_eq!(list(&mut known, objects), []);
+                assert_eq!(list(&mut versions, objects), [Change::Everywhere], "{objects:?}");
+                assert_eq!(list(&mut versions, objects), []);
             }
         }
     }
@@ -240,49 +240,52 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_first_list_that_comes_late_may_have_missed_a_change() {
         for (kind, expected) in [("rolebindings", vec![Change::Everywhere]), (ACCOUNTS, vec![])] {
-            let mut known = known(kind);
+            let mut versions = known(kind);
             tokio::time::advance(SETTLING_TIME).await;
-            assert_eq!(list(&mut known, &[("a", 1)]), expected, "{kind}");
-            assert_eq!(list(&mut known, &[("a", 1)]), [], "{kind}");
+            assert_eq!(list(&mut versions, &[("a", 1)]), expected, "{kind}");
+            assert_eq!(list(&mut versions, &[("a", 1)]), [], "{kind}");
         }
     }
 
     #[test]
     fn an_empty_first_list_is_a_list() {
-        let mut known = known("roles");
-        assert_eq!(list(&mut known, &[]), []);
-        assert_eq!(list(&mut known, &[("a", 1)]), [Change::Everywhere]);
+        let mut versions = known("roles");
+        assert_eq!(list(&mut versions, &[]), []);
+        assert_eq!(list(&mut versions, &[("a", 1)]), [Change::Everywhere]);
     }
 
     #[test]
     fn a_service_account_that_is_in_no_later_list_is_gone() {
-        let mut known = known(ACCOUNTS);
-        assert_eq!(list(&mut known, &[("a", 1), ("b", 1)]), []);
+        let mut versions = known(ACCOUNTS);
+        assert_eq!(list(&mut versions, &[("a", 1), ("b", 1)]), []);
         assert_eq!(
-            list(&mut known, &[("b", 1), ("c", 1)]),
+            list(&mut versions, &[("b", 1), ("c", 1)]),
             [Change::UserDeleted("a".into())]
         );
-        assert_eq!(known.apply(object("c", 1), true), Some(Change::UserDeleted("c".into())));
+        assert_eq!(
+            versions.apply(object("c", 1), true),
+            Some(Change::UserDeleted("c".into()))
+        );
         // Deleted and made again under its name: another id.
-        assert_eq!(known.apply(object("d", 1), false), None);
-        assert_eq!(list(&mut known, &[("b", 1), ("d", 1)]), []);
+        assert_eq!(versions.apply(object("d", 1), false), None);
+        assert_eq!(list(&mut versions, &[("b", 1), ("d", 1)]), []);
     }
 
     #[test]
     fn an_event_of_known_rights_is_no_news() {
-        let mut known = known("rolebindings");
+        let mut versions = known("rolebindings");
         let of_namespace = Some(Change::Namespace("team-a".into()));
-        assert_eq!(list(&mut known, &[("a", 1)]), []);
-        assert_eq!(known.apply(object("a", 1), false), None);
-        assert_eq!(known.apply(object("a", 2), false), of_namespace);
-        assert_eq!(known.apply(object("b", 3), false), of_namespace);
-        assert_eq!(known.apply(object("b", 3), true), of_namespace);
-        assert_eq!(list(&mut known, &[("a", 2)]), []);
+        assert_eq!(list(&mut versions, &[("a", 1)]), []);
+        assert_eq!(versions.apply(object("a", 1), false), None);
+        assert_eq!(versions.apply(object("a", 2), false), of_namespace);
+        assert_eq!(versions.apply(object("b", 3), false), of_namespace);
+        assert_eq!(versions.apply(object("b", 3), true), of_namespace);
+        assert_eq!(list(&mut versions, &[("a", 2)]), []);
         let of_the_cluster = Object {
             namespace: None,
             ..object("c", 5)
         };
-        assert_eq!(known.apply(of_the_cluster, false), Some(Change::Everywhere));
+        assert_eq!(versions.apply(of_the_cluster, false), Some(Change::Everywhere));
     }
 
     #[test]
@@ -305,16 +308,16 @@ mod tests {
 
     #[test]
     fn only_what_can_change_rights_is_a_change() {
-        let known = known("roles");
+        let versions = known("roles");
         let hash = |rest: &str| {
             let json = format!(r#"{{"metadata": {{"uid": "u", "namespace": "x", "resourceVersion": "5"}}{rest}}}"#);
-            let object = known.read(&json).unwrap().unwrap();
+            let object = versions.read(&json).unwrap().unwrap();
             assert_eq!((&*object.uid, object.namespace.as_deref()), ("u", Some("x")));
             object.hash
         };
         let rules = hash(r#", "rules": [{"verbs": ["get"]}]"#);
         let annotated = r#"{"metadata": {"uid": "u", "annotations": {"a": "b"}}, "rules": [{"verbs": ["get"]}]}"#;
-        assert_eq!(known.read(annotated).unwrap().unwrap().hash, rules);
+        assert_eq!(versions.read(annotated).unwrap().unwrap().hash, rules);
         let others = [
             r#", "rules": [{"verbs": ["list"]}]"#,
             r#", "rules": []"#,

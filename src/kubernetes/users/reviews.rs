@@ -31,7 +31,7 @@ mod token;
 
 /// The API server as authenticator and authorizer.
 pub struct ApiReviewer {
-    link: ApiClient,
+    api: ApiClient,
     audiences: Audiences,
     health: Mutex<Health>,
 }
@@ -50,7 +50,7 @@ impl ApiReviewer {
     /// Creates a reviewer with that kubeconfig. Nothing is read or sent before the first review.
     pub fn new(options: &access::Kubernetes, kubeconfig: Option<PathBuf>) -> Self {
         Self {
-            link: ApiClient::new(kubeconfig, AGENT),
+            api: ApiClient::new(kubeconfig, AGENT),
             audiences: Audiences::new(&options.audiences),
             health: Mutex::default(),
         }
@@ -59,44 +59,44 @@ impl ApiReviewer {
     /// Sends a review, and returns the status of its answer.
     async fn review<T: DeserializeOwned>(
         &self,
-        question: ReviewRequest<'_>,
+        request: ReviewRequest<'_>,
         spec: impl Serialize,
     ) -> Result<T, ReviewError> {
         if let Some(wait) = self.wait() {
             let reason = format!("it asks for a wait of {} s more", wait.as_secs() + 1);
-            return Err(question.unavailable(Failure::Throttled, &reason));
+            return Err(request.unavailable(Failure::Throttled, &reason));
         }
-        let body = question.body(spec);
-        let first = self.link.attempt();
-        let mut answer = self.post(&first, question, body.clone()).await;
-        if self.link.ended(&first, &answer)
+        let body = request.body(spec);
+        let first = self.api.attempt();
+        let mut answer = self.post(&first, request, body.clone()).await;
+        if self.api.ended(&first, &answer)
             && answer
                 .as_ref()
                 .is_err_and(|error| !matches!(error.failure, Failure::Timeout | Failure::Credentials))
         {
             // The server may just have closed an idle connection, or switchboard's own token may have been rotated: the
             // next client reads the new one. A review changes nothing, so it may be sent twice.
-            let second = self.link.attempt();
-            let again = self.post(&second, question, body).await;
-            self.link.ended(&second, &again);
+            let second = self.api.attempt();
+            let again = self.post(&second, request, body).await;
+            self.api.ended(&second, &again);
             // Without credentials in time, only the first request shows whether the server answers.
             if !again.as_ref().is_err_and(|error| error.failure == Failure::Credentials) {
                 answer = again;
             }
         }
-        let answer = answer.inspect_err(|error| self.note(question.kind, error));
-        let status = answer.and_then(|body| status(&body, question.kind));
-        status.map_err(|error| question.unavailable(error.failure, &error.reason))
+        let answer = answer.inspect_err(|error| self.note(request.kind, error));
+        let status = answer.and_then(|body| status(&body, request.kind));
+        status.map_err(|error| request.unavailable(error.failure, &error.reason))
     }
 
     async fn post(
         &self,
         attempt: &Attempt,
-        question: ReviewRequest<'_>,
+        request: ReviewRequest<'_>,
         body: Bytes,
     ) -> Result<Zeroizing<Vec<u8>>, ApiError> {
         // Apart from the request: a program of the kubeconfig that is slow is no silence of the server.
-        let client = timeout_at(question.deadline, self.link.client(attempt)).await;
+        let client = timeout_at(request.deadline, self.api.client(attempt)).await;
         let client = client.unwrap_or_else(|_| {
             let reason = format!(
                 "switchboard's own credentials have not come within {} s",
@@ -105,10 +105,10 @@ impl ApiReviewer {
             Err(ApiError::new(Failure::Credentials, reason))
         })?;
         let answer = async {
-            let body = requests::post(&client, &question.kind.path(), body).await?;
+            let body = requests::post(&client, &request.kind.path(), body).await?;
             body.read_to(MAX_RESPONSE_BYTES).await
         };
-        let answer = timeout_at(question.deadline, answer).await.unwrap_or_else(|_| {
+        let answer = timeout_at(request.deadline, answer).await.unwrap_or_else(|_| {
             let reason = format!("no answer within {} s", DEADLINE.as_secs());
             Err(ApiError::new(Failure::Timeout, reason))
         });
@@ -145,7 +145,7 @@ impl ApiReviewer {
 
     async fn token_verdict(&self, token: &Secret, jwt: Option<&Jwt>) -> Result<Verdict, ReviewError> {
         // If there are two reviews, they share one deadline.
-        let question = ReviewRequest::new(Kind::Token, Some(token));
+        let request = ReviewRequest::new(Kind::Token, Some(token));
         let expires = jwt.and_then(Jwt::expires);
         let mut refused: Option<Verdict> = None;
         for audiences in self.audiences.to_ask(jwt).into_iter().flatten() {
@@ -153,12 +153,12 @@ impl ApiReviewer {
                 token: token.expose(),
                 audiences,
             };
-            let status = self.review(question, spec).await?;
+            let status = self.review(request, spec).await?;
             let verdict = token::verdict(status, audiences, expires);
-            match verdict.map_err(|error| question.unavailable(error.failure, &error.reason))? {
+            match verdict.map_err(|error| request.unavailable(error.failure, &error.reason))? {
                 Verdict::Rejected(sentence) if *sentence == *token::REVOKED && !self.has_warmed_up(Kind::Token) => {
                     let reason = "it has just come back, and may not know each ServiceAccount yet";
-                    return Err(question.unavailable(Failure::Server, reason));
+                    return Err(request.unavailable(Failure::Server, reason));
                 }
                 Verdict::Rejected(sentence) => drop(refused.get_or_insert(Verdict::Rejected(sentence))),
                 proved @ Verdict::Authenticated(_) => return Ok(proved),
@@ -168,8 +168,8 @@ impl ApiReviewer {
     }
 
     async fn access_decision(&self, user: &User, action: &Action) -> Result<Decision, ReviewError> {
-        let question = ReviewRequest::new(Kind::Access, None);
-        let decision = decision(&self.review(question, access_spec(user, action)).await?);
+        let request = ReviewRequest::new(Kind::Access, None);
+        let decision = decision(&self.review(request, access_spec(user, action)).await?);
         Ok(Decision {
             complete: decision.complete && (decision.allowed || self.has_warmed_up(Kind::Access)),
             ..decision

@@ -20,15 +20,15 @@ use crate::policy::access::{SecretName, TicketOptions};
 /// # Errors
 /// The thread or its runtime cannot be started.
 pub fn watch_tickets(
-    origin: WatchContext,
+    context: WatchContext,
     options: &TicketOptions,
     tickets: Arc<Tickets>,
 ) -> io::Result<BackgroundRuntime> {
     let name = options.secret.clone();
     BackgroundRuntime::start("tickets", async move {
-        let metrics = origin.metrics.clone();
+        let metrics = context.metrics.clone();
         let secret = || SecretReader::new(&name, Arc::clone(&tickets), metrics.clone());
-        keep_following(subject(&name), secret, origin, || {}).await;
+        keep_following(subject(&name), secret, context, || {}).await;
     })
 }
 

@@ -21,7 +21,7 @@ use crate::policy::allowlist::{TargetId, Writer};
 /// The task that writes the last activity of targets to their Notebooks.
 pub(crate) struct ActivityReports {
     /// The API client.
-    pub(crate) link: Arc<ApiClient>,
+    pub(crate) api: Arc<ApiClient>,
     /// The targets.
     pub(crate) writer: Writer,
     /// The counts.
@@ -45,8 +45,8 @@ impl ActivityReports {
             ticks.tick().await;
             reports.retain(|_, report| report.at.elapsed() < REMEMBERED);
             for target in self.writer.targets() {
-                let terms = target.rules();
-                let (Some(notebook), Some(activity)) = (&terms.workloads.report_activity, target.last_activity())
+                let rules = target.rules();
+                let (Some(notebook), Some(activity)) = (&rules.workloads.report_activity, target.last_activity())
                 else {
                     continue;
                 };
@@ -88,7 +88,7 @@ impl ActivityReports {
         let path = notebook_path(namespace, name);
         let mut conflicts = 0;
         loop {
-            let object = self.link.get(&path).await?;
+            let object = self.api.get(&path).await?;
             let Notebook { metadata } = serde_json::from_str(&object.json)?;
             let known = metadata.annotations.as_ref().and_then(|known| known.get(LAST_ACTIVITY));
             // Jupyter may have been used since, or another replica may have reported a later time. Without its annotations
@@ -101,7 +101,7 @@ impl ActivityReports {
             let patch = json!({"metadata": {
                 "resourceVersion": metadata.resource_version, "annotations": {LAST_ACTIVITY: moment},
             }});
-            match self.link.patch(&path, &patch).await {
+            match self.api.patch(&path, &patch).await {
                 // Any change is a conflict, also one of the status.
                 Err(error) if error.status == Some(StatusCode::CONFLICT) && conflicts < MAX_CONFLICTS => conflicts += 1,
                 written => return written.map(drop),

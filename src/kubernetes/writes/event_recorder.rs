@@ -51,43 +51,43 @@ impl ServiceEvent {
 /// A queue of Events that never waits for the API server.
 #[derive(Clone, Debug)]
 pub(crate) struct EventRecorder {
-    notes: mpsc::Sender<ServiceEvent>,
+    events: mpsc::Sender<ServiceEvent>,
     metrics: ClusterMetrics,
 }
 
 impl EventRecorder {
     /// Returns a recorder, and a future that writes its Events and never completes.
-    pub(crate) fn start(link: Arc<ApiClient>, metrics: ClusterMetrics) -> (Self, impl Future<Output = ()>) {
-        let (notes, queue) = mpsc::channel(QUEUED);
+    pub(crate) fn start(api: Arc<ApiClient>, metrics: ClusterMetrics) -> (Self, impl Future<Output = ()>) {
+        let (events, queue) = mpsc::channel(QUEUED);
         let recorder = Self {
-            notes,
+            events,
             metrics: metrics.clone(),
         };
-        (recorder, write(queue, link, metrics))
+        (recorder, write(queue, api, metrics))
     }
 
     /// Queues an Event, or drops it if the queue is full.
-    pub(crate) fn note(&self, note: ServiceEvent) {
-        if self.notes.try_send(note).is_err() {
+    pub(crate) fn note(&self, event: ServiceEvent) {
+        if self.events.try_send(event).is_err() {
             self.metrics.service_events.count(["dropped"]);
         }
     }
 }
 
-async fn write(mut notes: mpsc::Receiver<ServiceEvent>, link: Arc<ApiClient>, metrics: ClusterMetrics) {
+async fn write(mut events: mpsc::Receiver<ServiceEvent>, api: Arc<ApiClient>, metrics: ClusterMetrics) {
     let mut limits = EventLimits::default();
-    while let Some(note) = notes.recv().await {
-        if !limits.admit(&note.service) {
+    while let Some(event) = events.recv().await {
+        if !limits.admit(&event.service) {
             metrics.service_events.count(["dropped"]);
             continue;
         }
-        match write_one(&note, &link).await {
+        match write_one(&event, &api).await {
             Ok(()) => metrics.service_events.count(["written"]),
             // The Service is gone, and its Events with it.
             Err(error) if error.status == Some(StatusCode::NOT_FOUND) => metrics.service_events.count(["dropped"]),
             Err(error) => {
                 metrics.service_events.count(["failed"]);
-                let (service, reason) = (&note.service, excerpt(&error.reason, MAX_MESSAGE));
+                let (service, reason) = (&event.service, excerpt(&error.reason, MAX_MESSAGE));
                 debug!(%service, "an Event cannot be written: {reason}");
             }
         }
@@ -95,35 +95,35 @@ async fn write(mut notes: mpsc::Receiver<ServiceEvent>, link: Arc<ApiClient>, me
     std::future::pending().await
 }
 
-async fn write_one(note: &ServiceEvent, link: &ApiClient) -> Result<(), ApiError> {
-    let Key { namespace, name } = &note.service;
+async fn write_one(event: &ServiceEvent, api: &ApiClient) -> Result<(), ApiError> {
+    let Key { namespace, name } = &event.service;
     // kubectl describe shows the Events of a uid.
     let service = format!("/api/v1/namespaces/{namespace}/services/{name}");
-    let service = Metadata::read(&link.get(&service).await?.json)?;
+    let service = Metadata::read(&api.get(&service).await?.json)?;
     let uid = service.uid.unwrap_or_default();
-    let event = event(note, &uid, SystemTime::now());
+    let object = event_object(event, &uid, SystemTime::now());
     let path = format!("/api/v1/namespaces/{namespace}/events");
-    match link.post(&path, &event).await {
+    match api.post(&path, &object).await {
         // Another replica or an earlier call wrote the same Event: the name has a hash of the contents.
         Err(error) if error.status == Some(StatusCode::CONFLICT) => {
-            let known = event
+            let known = object
                 .pointer("/metadata/name")
                 .and_then(Value::as_str)
                 .unwrap_or_default();
-            let again = json!({"lastTimestamp": event.get("lastTimestamp")});
-            link.patch(&format!("{path}/{known}"), &again).await.map(drop)
+            let again = json!({"lastTimestamp": object.get("lastTimestamp")});
+            api.patch(&format!("{path}/{known}"), &again).await.map(drop)
         }
         written => written.map(drop),
     }
 }
 
-fn event(note: &ServiceEvent, uid: &str, now: SystemTime) -> Value {
+fn event_object(event: &ServiceEvent, uid: &str, now: SystemTime) -> Value {
     let ServiceEvent {
         service: Key { namespace, name },
         is_warning,
         reason,
         message,
-    } = note;
+    } = event;
     let hash = fnv1a([uid, reason, message].join("\0").as_bytes());
     let now = humantime::format_rfc3339_seconds(now).to_string();
     let beginning: String = name.chars().take(MAX_NAME).collect();
@@ -188,15 +188,18 @@ mod tests {
 
     #[test]
     fn an_event_is_named_after_what_it_says_about_which_service() {
-        let note = |message: &str| ServiceEvent::warning(service("devbox"), "NotExposed", message);
-        let name =
-            |note: &ServiceEvent, uid: &str| event(note, uid, SystemTime::now()).pointer("/metadata/name").cloned();
-        let one = name(&note("a"), "1");
-        assert_eq!(one, name(&note("a"), "1"));
-        assert_ne!(one, name(&note("b"), "1"));
-        assert_ne!(one, name(&note("a"), "2"));
+        let event = |message: &str| ServiceEvent::warning(service("devbox"), "NotExposed", message);
+        let name = |event: &ServiceEvent, uid: &str| {
+            event_object(event, uid, SystemTime::now())
+                .pointer("/metadata/name")
+                .cloned()
+        };
+        let one = name(&event("a"), "1");
+        assert_eq!(one, name(&event("a"), "1"));
+        assert_ne!(one, name(&event("b"), "1"));
+        assert_ne!(one, name(&event("a"), "2"));
         let long = ServiceEvent::normal(service(&"x".repeat(253)), "Exposed", &"\u{1b}[31m".repeat(1000));
-        let written = event(&long, "1", SystemTime::now());
+        let written = event_object(&long, "1", SystemTime::now());
         assert!(written["metadata"]["name"].as_str().unwrap().len() <= 253);
         let message = written["message"].as_str().unwrap();
         assert!(message.len() <= 1024 && !message.contains('\u{1b}'), "{message:?}");

@@ -19,7 +19,7 @@ use crate::policy::allowlist::{WakeRequest, Workload, WorkloadKind, Writer};
 #[derive(Clone)]
 pub(crate) struct WorkloadStarter {
     /// The API client.
-    pub(crate) link: Arc<ApiClient>,
+    pub(crate) api: Arc<ApiClient>,
     /// The targets, and the requests to wake them.
     pub(crate) writer: Writer,
     /// The counts.
@@ -81,14 +81,14 @@ impl WorkloadStarter {
             WorkloadKind::Notebook => {
                 // The controller of Notebooks keeps a Notebook with this annotation at 0 replicas.
                 let resume = json!({"metadata": {"annotations": {"kubeflow-resource-stopped": null}}});
-                self.link.patch(&notebook_path(namespace, name), &resume).await?;
+                self.api.patch(&notebook_path(namespace, name), &resume).await?;
                 return Ok(true);
             }
         };
         let path = format!("/apis/apps/v1/namespaces/{namespace}/{plural}/{name}/scale");
         let mut has_conflicted = false;
         loop {
-            let scale: Value = serde_json::from_str(&self.link.get(&path).await?.json)?;
+            let scale: Value = serde_json::from_str(&self.api.get(&path).await?.json)?;
             let replicas = scale.pointer("/spec/replicas").and_then(Value::as_u64);
             if replicas.is_some_and(|replicas| replicas > 0) {
                 return Ok(false);
@@ -96,7 +96,7 @@ impl WorkloadStarter {
             // With the version that was read, so that a workload scaled up since then is not scaled down to 1.
             let version = scale.pointer("/metadata/resourceVersion").cloned().unwrap_or_default();
             let patch = json!({"metadata": {"resourceVersion": version}, "spec": {"replicas": 1}});
-            match self.link.patch(&path, &patch).await {
+            match self.api.patch(&path, &patch).await {
                 Ok(_) => return Ok(true),
                 // Any change is a conflict, also one of the status.
                 Err(error) if error.status == Some(StatusCode::CONFLICT) && !has_conflicted => has_conflicted = true,

@@ -22,7 +22,7 @@ use crate::net::x509::presented::{Usage, is_trusted_itself, parse};
 /// A verifier, and the name and the earliest nextUpdate of each authority that has a list, in seconds since 1970.
 type Verifier = (Arc<dyn ClientCertVerifier>, Vec<(String, i64)>);
 
-/// Makes a verifier from the authorities and lists in two files, and adds remarks on them to `cautions`.
+/// Makes a verifier from the authorities and lists in two files, and adds remarks on them to `warnings`.
 ///
 /// # Errors
 /// The errors of both.

@@ -9,7 +9,7 @@ pub struct ImportResult {
     /// The output on stdout.
     pub text: String,
     /// The lines on stderr: `FILE:LINE:COLUMN: severity: message`.
-    pub remarks: Vec<String>,
+    pub diagnostics: Vec<String>,
     /// How much was translated.
     pub extent: Extent,
 }
@@ -61,18 +61,18 @@ impl ImportDiagnostics {
     }
 
     /// Adds an error: a name, or a whole part of a file, is not translated.
-    pub(super) fn error(&mut self, place: Location, message: impl Into<String>) {
-        self.push(Severity::Error, place, message.into());
+    pub(super) fn error(&mut self, location: Location, message: impl Into<String>) {
+        self.push(Severity::Error, location, message.into());
     }
 
     /// Adds a warning: an option is left out of the output, or changed.
-    pub(super) fn warning(&mut self, place: Location, message: impl Into<String>) {
-        self.push(Severity::Warning, place, message.into());
+    pub(super) fn warning(&mut self, location: Location, message: impl Into<String>) {
+        self.push(Severity::Warning, location, message.into());
     }
 
     /// Adds a note: an option that needs no counterpart, or deserves a look.
-    pub(super) fn note(&mut self, place: Location, message: impl Into<String>) {
-        self.push(Severity::Note, place, message.into());
+    pub(super) fn note(&mut self, location: Location, message: impl Into<String>) {
+        self.push(Severity::Note, location, message.into());
     }
 
     /// Adds an error for files in which nothing is to be translated, unless an error says why.
@@ -84,27 +84,27 @@ impl ImportDiagnostics {
     }
 
     /// Adds the errors of a file's format, if any.
-    pub(super) fn unreadable(&mut self, file: usize, findings: Diagnostics) {
-        if let Err(report) = findings.finish(None, ()) {
+    pub(super) fn unreadable(&mut self, file: usize, diagnostics: Diagnostics) {
+        if let Err(report) = diagnostics.finish(None, ()) {
             self.is_unreadable = true;
-            report.iter().for_each(|finding| self.keep(file, finding.clone()));
+            report.iter().for_each(|diagnostic| self.keep(file, diagnostic.clone()));
         }
     }
 
-    fn push(&mut self, severity: Severity, place: Location, message: String) {
-        let finding = Diagnostic {
+    fn push(&mut self, severity: Severity, location: Location, message: String) {
+        let diagnostic = Diagnostic {
             severity,
-            position: Some(place.position),
+            position: Some(location.position),
             key: String::new(),
             message,
         };
-        self.keep(place.file, finding);
+        self.keep(location.file, diagnostic);
     }
 
     /// Adds a diagnostic. Keeps at most twice the number that is shown: a file of 16 MiB may have a million.
-    fn keep(&mut self, file: usize, finding: Diagnostic) {
-        self.leaves_out |= finding.severity != Severity::Note;
-        self.found.push((file, finding));
+    fn keep(&mut self, file: usize, diagnostic: Diagnostic) {
+        self.leaves_out |= diagnostic.severity != Severity::Note;
+        self.found.push((file, diagnostic));
         if self.found.len() >= 2 * MAX_LINES {
             self.sort();
             self.dropped += self.found.len() - MAX_LINES;
@@ -113,30 +113,35 @@ impl ImportDiagnostics {
     }
 
     fn sort(&mut self) {
-        self.found.sort_by_key(|(file, finding)| (*file, finding.position));
+        self.found
+            .sort_by_key(|(file, diagnostic)| (*file, diagnostic.position));
     }
 
     /// Returns a location for the text of a diagnostic: `FILE:LINE:COLUMN`.
-    pub(super) fn shown(&self, place: Location) -> String {
-        format!("{}:{}", self.name(place.file), place.position)
+    pub(super) fn shown(&self, location: Location) -> String {
+        format!("{}:{}", self.name(location.file), location.position)
     }
 
     /// Returns the result with that text: the diagnostics as lines, in the order of the files, at most [`MAX_LINES`].
     pub(super) fn finish(mut self, text: String) -> ImportResult {
         self.sort();
         let shown = self.found.iter().take(MAX_LINES);
-        let line = |(file, finding): &(usize, Diagnostic)| format!("{}:{finding}", self.name(*file));
-        let mut remarks: Vec<_> = shown.map(line).collect();
+        let line = |(file, diagnostic): &(usize, Diagnostic)| format!("{}:{diagnostic}", self.name(*file));
+        let mut diagnostics: Vec<_> = shown.map(line).collect();
         let more = self.dropped + self.found.len().saturating_sub(MAX_LINES);
         if more > 0 {
-            remarks.push(format!("and {more} more"));
+            diagnostics.push(format!("and {more} more"));
         }
         let extent = match (self.is_unreadable, self.leaves_out) {
             (true, _) => Extent::Unreadable,
             (false, true) => Extent::Part,
             (false, false) => Extent::Whole,
         };
-        ImportResult { text, remarks, extent }
+        ImportResult {
+            text,
+            diagnostics,
+            extent,
+        }
     }
 
     fn name(&self, file: usize) -> &str {
@@ -153,15 +158,17 @@ mod tests {
 
     #[test]
     fn the_first_remarks_of_a_million_are_kept_and_the_others_counted() {
-        let mut remarks = ImportDiagnostics::new(["a", "b"].into_iter());
-        remarks.error(place(1, 1), "b");
+        let mut diagnostics = ImportDiagnostics::new(["a", "b"].into_iter());
+        diagnostics.error(location(1, 1), "b");
         for line in (1..=50_000).rev() {
-            remarks.note(place(0, line), "a");
-            assert!(remarks.found.len() <= 2 * MAX_LINES);
+            diagnostics.note(location(0, line), "a");
+            assert!(diagnostics.found.len() <= 2 * MAX_LINES);
         }
         let ImportResult {
-            remarks: lines, extent, ..
-        } = remarks.finish(String::new());
+            diagnostics: lines,
+            extent,
+            ..
+        } = diagnostics.finish(String::new());
         assert_eq!(extent, Extent::Part);
         assert_eq!(lines.len(), MAX_LINES + 1);
         assert!(
@@ -172,7 +179,7 @@ mod tests {
         assert_eq!(lines[10_000], "and 40001 more");
     }
 
-    fn place(file: usize, line: u64) -> Location {
+    fn location(file: usize, line: u64) -> Location {
         Location {
             file,
             position: Position { line, column: 1 },

@@ -18,7 +18,7 @@ pub(super) struct ValueRef<'a> {
 pub(super) struct Pair<'a> {
     pub(super) key: String,
     /// The location of the key.
-    pub(super) place: Location,
+    pub(super) location: Location,
     pub(super) value: ValueRef<'a>,
 }
 
@@ -32,7 +32,7 @@ impl<'a> ValueRef<'a> {
         Self::new(self.file, node)
     }
 
-    pub(super) fn place(self) -> Location {
+    pub(super) fn location(self) -> Location {
         Location {
             file: self.file,
             position: self.node.position,
@@ -59,7 +59,7 @@ impl<'a> ValueRef<'a> {
     pub(super) fn pairs(self) -> impl Iterator<Item = Pair<'a>> {
         self.entries().iter().map(move |entry| Pair {
             key: snake(&entry.key),
-            place: Location {
+            location: Location {
                 file: self.file,
                 position: entry.position,
             },
@@ -101,7 +101,7 @@ impl<'a> ValueRef<'a> {
 
     /// Returns why the value is not translated.
     pub(super) fn unsuited(self, reason: impl Into<String>) -> Untranslatable {
-        Untranslatable(self.place(), reason.into())
+        Untranslatable(self.location(), reason.into())
     }
 
     /// Returns the first key of a map that is not among these.
@@ -110,17 +110,17 @@ impl<'a> ValueRef<'a> {
     }
 
     /// Returns whether no map has a key twice, in either spelling: readers differ in which value counts. The keys of
-    /// labels and other metadata have one spelling each. Adds each duplicate to `remarks`.
-    pub(super) fn has_no_duplicates(self, remarks: &mut ImportDiagnostics) -> bool {
+    /// labels and other metadata have one spelling each. Adds each duplicate to `diagnostics`.
+    pub(super) fn has_no_duplicates(self, diagnostics: &mut ImportDiagnostics) -> bool {
         let (mut is_sound, mut open) = (true, vec![(self, false)]);
         while let Some((at, is_free)) = open.pop() {
             let mut known = HashSet::new();
-            for (Pair { key, place, value }, entry) in at.pairs().zip(at.entries()) {
+            for (Pair { key, location, value }, entry) in at.pairs().zip(at.entries()) {
                 open.push((value, is_free || FREE_KEYS.contains(&&*key)));
                 let key = if is_free { entry.key.clone() } else { key };
                 if known.contains(&key) {
-                    remarks.error(
-                        place,
+                    diagnostics.error(
+                        location,
                         format!("the key {} is there twice: the document is not read", shown(&key)),
                     );
                     is_sound = false;

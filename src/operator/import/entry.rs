@@ -18,7 +18,7 @@ pub(super) struct Entry {
     pub(super) settings: Settings,
     /// The group whose members share the name, in frp.
     pub(super) group: Option<String>,
-    pub(super) place: Location,
+    pub(super) location: Location,
 }
 
 /// The target of a name.
@@ -68,7 +68,7 @@ pub(super) fn exact_name(text: &str) -> Result<Authority, String> {
 
 /// Returns each name once, in the order of the files. Members of a group become one entry; a different entry of a known name
 /// is an error.
-pub(super) fn by_name(entries: Vec<Entry>, remarks: &mut ImportDiagnostics) -> Vec<Entry> {
+pub(super) fn by_name(entries: Vec<Entry>, diagnostics: &mut ImportDiagnostics) -> Vec<Entry> {
     let mut kept: Vec<Entry> = Vec::new();
     let mut known: HashMap<Authority, usize> = HashMap::new();
     for entry in entries {
@@ -88,9 +88,9 @@ pub(super) fn by_name(entries: Vec<Entry>, remarks: &mut ImportDiagnostics) -> V
                 addresses.dedup();
             }
             _ => {
-                let (name, first) = (&entry.name, remarks.shown(first.place));
-                remarks.error(
-                    entry.place,
+                let (name, first) = (&entry.name, diagnostics.shown(first.location));
+                diagnostics.error(
+                    entry.location,
                     format!(
                         "{name} is already printed from {first}, with another target or other settings: this one is left out"
                     ),

@@ -20,23 +20,23 @@ mod route;
 /// Translates the EnvoyFilters of all files together: a route may use the cluster of another file. Services among the
 /// documents provide the addresses of static targets.
 pub fn envoyfilter(inputs: &[Input], options: &Options) -> ImportResult {
-    let mut remarks = ImportDiagnostics::new(inputs.iter().map(|input| input.name.as_str()));
+    let mut diagnostics = ImportDiagnostics::new(inputs.iter().map(|input| input.name.as_str()));
     let names = ClusterNames::new(&options.cluster_domain, options.alias_port);
     let mut found = ParsedInput::default();
     for (file, input) in inputs.iter().enumerate() {
-        for document in &input.yaml(file, &mut remarks) {
-            found.read(ValueRef::new(file, document), &names, &mut remarks);
+        for document in &input.yaml(file, &mut diagnostics) {
+            found.read(ValueRef::new(file, document), &names, &mut diagnostics);
         }
     }
-    let entries = found.entries(&names, &mut remarks);
+    let entries = found.entries(&names, &mut diagnostics);
     if entries.is_empty() {
-        remarks.nothing_found("nothing to translate: no EnvoyFilter here has a route that ends a CONNECT");
+        diagnostics.nothing_found("nothing to translate: no EnvoyFilter here has a route that ends a CONNECT");
     }
     let text = match options.format {
-        Format::Kubectl => kubectl::lines(entries, &names, &mut remarks),
-        Format::Static => static_list::section(entries, |entry| found.addresses(entry), &mut remarks),
+        Format::Kubectl => kubectl::lines(entries, &names, &mut diagnostics),
+        Format::Static => static_list::section(entries, |entry| found.addresses(entry), &mut diagnostics),
     };
-    remarks.finish(text)
+    diagnostics.finish(text)
 }
 
 /// The contents of the documents.
@@ -49,19 +49,19 @@ struct ParsedInput {
 }
 
 impl ParsedInput {
-    fn read(&mut self, document: ValueRef<'_>, names: &ClusterNames, remarks: &mut ImportDiagnostics) {
-        if !document.has_no_duplicates(remarks) {
+    fn read(&mut self, document: ValueRef<'_>, names: &ClusterNames, diagnostics: &mut ImportDiagnostics) {
+        if !document.has_no_duplicates(diagnostics) {
             return;
         }
         match document.text_of("kind").is_some_and(|kind| kind.ends_with("List")) {
             true => document
                 .items_of("items")
-                .for_each(|object| self.read_object(object, names, remarks)),
-            false => self.read_object(document, names, remarks),
+                .for_each(|object| self.read_object(object, names, diagnostics)),
+            false => self.read_object(document, names, diagnostics),
         }
     }
 
-    fn read_object(&mut self, object: ValueRef<'_>, names: &ClusterNames, remarks: &mut ImportDiagnostics) {
+    fn read_object(&mut self, object: ValueRef<'_>, names: &ClusterNames, diagnostics: &mut ImportDiagnostics) {
         match object.text_of("kind") {
             Some("EnvoyFilter") => {
                 for patch in object
@@ -69,28 +69,28 @@ impl ParsedInput {
                     .into_iter()
                     .flat_map(ValueRef::items)
                 {
-                    self.read_patch(patch, names, remarks);
+                    self.read_patch(patch, names, diagnostics);
                 }
             }
             Some("Service") => self.services.extend(read(object)),
-            Some(kind) => remarks.warning(object.place(), format!("kind {}: not read", shown(kind))),
+            Some(kind) => diagnostics.warning(object.location(), format!("kind {}: not read", shown(kind))),
             // An empty document, as after a `---` at the end.
             None if object.text().is_none() && object.pairs().next().is_none() => {}
-            None => remarks.error(
-                object.place(),
+            None => diagnostics.error(
+                object.location(),
                 "no Kubernetes object: it has no `kind` (`switchboard import frpc` reads files of frpc)",
             ),
         }
     }
 
-    fn read_patch(&mut self, patch: ValueRef<'_>, names: &ClusterNames, remarks: &mut ImportDiagnostics) {
+    fn read_patch(&mut self, patch: ValueRef<'_>, names: &ClusterNames, diagnostics: &mut ImportDiagnostics) {
         let apply_to = patch.text_of("apply_to").unwrap_or("nothing");
-        let place = patch.get("apply_to").unwrap_or(patch).place();
+        let location = patch.get("apply_to").unwrap_or(patch).location();
         if let Some(operation) = patch.path(&["patch", "operation"])
             && operation.text() == Some("REMOVE")
         {
-            remarks.error(
-                operation.place(),
+            diagnostics.error(
+                operation.location(),
                 "REMOVE: the patch takes something away, which is not translated",
             );
             return;
@@ -98,16 +98,16 @@ impl ParsedInput {
         if let Some(context) = patch.path(&["match", "context"])
             && !matches!(context.text(), Some("GATEWAY" | "ANY"))
         {
-            remarks.error(context.place(), "not for a gateway: the patch is not translated");
+            diagnostics.error(context.location(), "not for a gateway: the patch is not translated");
             return;
         }
         let Some(value) = patch.path(&["patch", "value"]) else {
-            remarks.error(place, format!("the {} patch has no value", shown(apply_to)));
+            diagnostics.error(location, format!("the {} patch has no value", shown(apply_to)));
             return;
         };
         let mut context = Context {
             routes: &mut self.routes,
-            remarks,
+            diagnostics,
         };
         match apply_to {
             "NETWORK_FILTER" => context.connection_manager(value),
@@ -117,8 +117,8 @@ impl ParsedInput {
                 let (name, target) = cluster::read(value, names);
                 self.clusters.insert(name, target);
             }
-            other => remarks.error(
-                place,
+            other => diagnostics.error(
+                location,
                 format!(
                     "a patch of {}: it stays with the gateway, and so does what it restricts",
                     shown(other)
@@ -128,7 +128,7 @@ impl ParsedInput {
     }
 
     /// Returns the routes with their targets, each name once.
-    fn entries(&self, names: &ClusterNames, remarks: &mut ImportDiagnostics) -> Vec<Entry> {
+    fn entries(&self, names: &ClusterNames, diagnostics: &mut ImportDiagnostics) -> Vec<Entry> {
         let mut entries = Vec::new();
         for route in &self.routes {
             match self.target(&route.cluster, names) {
@@ -137,12 +137,12 @@ impl ParsedInput {
                     target,
                     settings: route.settings.clone(),
                     group: None,
-                    place: route.place,
+                    location: route.location,
                 }),
-                Err(reason) => remarks.error(route.place, format!("{}: {reason}", route.name)),
+                Err(reason) => diagnostics.error(route.location, format!("{}: {reason}", route.name)),
             }
         }
-        by_name(entries, remarks)
+        by_name(entries, diagnostics)
     }
 
     /// Returns the target of a cluster's name: a cluster of the files, or Istio's `outbound|PORT|SUBSET|HOST`.

@@ -20,7 +20,7 @@ mod toml_tree;
 
 /// Translates the tcpmux proxies of all files together.
 pub fn frpc(inputs: &[Input], options: &Options, frp: &Frp) -> ImportResult {
-    let mut remarks = ImportDiagnostics::new(inputs.iter().map(|input| input.name.as_str()));
+    let mut diagnostics = ImportDiagnostics::new(inputs.iter().map(|input| input.name.as_str()));
     let names = ClusterNames::new(&options.cluster_domain, options.alias_port);
     let context = Context {
         format: options.format,
@@ -29,53 +29,53 @@ pub fn frpc(inputs: &[Input], options: &Options, frp: &Frp) -> ImportResult {
     };
     let mut entries = Vec::new();
     for (file, input) in inputs.iter().enumerate() {
-        for root in &read(file, input, &mut remarks) {
-            for proxy in proxies(ValueRef::new(file, root), &mut remarks) {
-                entries.extend(proxy.entries(context, &mut remarks));
+        for root in &read(file, input, &mut diagnostics) {
+            for proxy in proxies(ValueRef::new(file, root), &mut diagnostics) {
+                entries.extend(proxy.entries(context, &mut diagnostics));
             }
         }
     }
-    let entries: Vec<Entry> = by_name(entries, &mut remarks);
+    let entries: Vec<Entry> = by_name(entries, &mut diagnostics);
     if entries.is_empty() {
-        remarks.nothing_found("nothing to translate: no proxy of the type tcpmux is here");
+        diagnostics.nothing_found("nothing to translate: no proxy of the type tcpmux is here");
     }
     let text = match options.format {
-        Format::Kubectl => kubectl::lines(entries, &names, &mut remarks),
+        Format::Kubectl => kubectl::lines(entries, &names, &mut diagnostics),
         Format::Static => {
             let reason = "points to a Service, whose address the file does not say: use --format kubectl";
-            static_list::section(entries, |_| Err(reason.to_owned()), &mut remarks)
+            static_list::section(entries, |_| Err(reason.to_owned()), &mut diagnostics)
         }
     };
-    remarks.finish(text)
+    diagnostics.finish(text)
 }
 
 /// Returns the file's documents, in the format of its extension, else as TOML; none after an error.
-fn read(file: usize, input: &Input, remarks: &mut ImportDiagnostics) -> Vec<Node> {
-    let findings = Diagnostics::default();
-    let Some(text) = input.text(&findings) else {
-        remarks.unreadable(file, findings);
+fn read(file: usize, input: &Input, diagnostics: &mut ImportDiagnostics) -> Vec<Node> {
+    let file_diagnostics = Diagnostics::default();
+    let Some(text) = input.text(&file_diagnostics) else {
+        diagnostics.unreadable(file, file_diagnostics);
         return Vec::new();
     };
     if let Some(position) = template(text) {
         let reason = "a Go template, which frpc fills from its environment: fill it first, the file is not read";
-        remarks.error(Location { file, position }, reason);
+        diagnostics.error(Location { file, position }, reason);
         return Vec::new();
     }
     let extension = Path::new(&input.name)
         .extension()
         .and_then(|extension| extension.to_str());
     let root = match extension.map(str::to_ascii_lowercase).as_deref() {
-        Some("yaml" | "yml" | "json") => return input.yaml(file, remarks),
+        Some("yaml" | "yml" | "json") => return input.yaml(file, diagnostics),
         // An object of Kubernetes on stdin, which has no extension.
-        _ if text.contains("\nkind:") || text.starts_with("kind:") => return input.yaml(file, remarks),
+        _ if text.contains("\nkind:") || text.starts_with("kind:") => return input.yaml(file, diagnostics),
         // frpc, too, detects INI by this section.
         extension if extension != Some("toml") && text.lines().any(|line| line.trim() == "[common]") => {
-            findings.fault(Position::START, "", INI);
+            file_diagnostics.fault(Position::START, "", INI);
             None
         }
-        _ => toml_tree::read(text, &findings),
+        _ => toml_tree::read(text, &file_diagnostics),
     };
-    remarks.unreadable(file, findings);
+    diagnostics.unreadable(file, file_diagnostics);
     root.into_iter().collect()
 }
 
@@ -92,14 +92,14 @@ fn template(text: &str) -> Option<Position> {
     })
 }
 
-/// Returns the proxies of a file that frpc starts. `remarks` get the other contents.
-fn proxies<'a>(root: ValueRef<'a>, remarks: &mut ImportDiagnostics) -> Vec<Proxy<'a>> {
-    if !root.has_no_duplicates(remarks) {
+/// Returns the proxies of a file that frpc starts. `diagnostics` get the other contents.
+fn proxies<'a>(root: ValueRef<'a>, diagnostics: &mut ImportDiagnostics) -> Vec<Proxy<'a>> {
+    if !root.has_no_duplicates(diagnostics) {
         return Vec::new();
     }
     if let Some(kind) = root.text_of("kind") {
         let reason = format!("a Kubernetes object of the kind {}: {NO_FRPC}", shown(kind));
-        remarks.error(root.place(), reason);
+        diagnostics.error(root.location(), reason);
         return Vec::new();
     }
     for (key, reason) in [
@@ -111,32 +111,32 @@ fn proxies<'a>(root: ValueRef<'a>, remarks: &mut ImportDiagnostics) -> Vec<Proxy
         ("visitors", "visitors use proxies of others, and switchboard has none"),
     ] {
         if let Some(at) = root.get(key) {
-            remarks.warning(at.place(), format!("{key}: {reason}"));
+            diagnostics.warning(at.location(), format!("{key}: {reason}"));
         }
     }
     let of_frps: Vec<_> = root.pairs().filter(|pair| !READ.contains(&pair.key.as_str())).collect();
     if let Some(first) = of_frps.first() {
         let keys: Vec<_> = of_frps.iter().map(|pair| shown(&pair.key)).collect();
         let keys = keys.join(", ");
-        remarks.note(
-            first.place,
+        diagnostics.note(
+            first.location,
             format!("of the connection to frps, which is not needed any more: {keys}"),
         );
     }
     let started: Vec<&str> = root.items_of("start").filter_map(ValueRef::text).collect();
-    let starts = |proxy: &Proxy<'_>, remarks: &mut ImportDiagnostics| {
+    let starts = |proxy: &Proxy<'_>, diagnostics: &mut ImportDiagnostics| {
         let starts = started.is_empty() || started.contains(&proxy.name);
         if !starts {
             let name = shown(proxy.name);
-            remarks.note(
-                proxy.place,
+            diagnostics.note(
+                proxy.location,
                 format!("the proxy {name} is not in `start`, so frpc does not start it"),
             );
         }
         starts
     };
     let all = root.items_of("proxies").map(Proxy::new);
-    all.filter(|proxy| starts(proxy, remarks)).collect()
+    all.filter(|proxy| starts(proxy, diagnostics)).collect()
 }
 
 const NO_FRPC: &str =

@@ -46,32 +46,32 @@ impl Input {
     }
 
     /// Returns its text; `None` if it is not UTF-8, or has no-break spaces, which become a part of keys and values.
-    pub(super) fn text(&self, findings: &Diagnostics) -> Option<&str> {
+    pub(super) fn text(&self, diagnostics: &Diagnostics) -> Option<&str> {
         let text = str::from_utf8(&self.bytes);
         if text.is_err() {
-            findings.fault(Position::START, "", "not UTF-8");
+            diagnostics.fault(Position::START, "", "not UTF-8");
         }
-        yaml::find_no_break_spaces(text.unwrap_or_default(), Severity::Error, findings);
-        text.ok().filter(|_| findings.faults() == 0)
+        yaml::find_no_break_spaces(text.unwrap_or_default(), Severity::Error, diagnostics);
+        text.ok().filter(|_| diagnostics.faults() == 0)
     }
 
-    /// Returns its documents as YAML; none after an error, which is added to `remarks`.
-    pub(super) fn yaml(&self, file: usize, remarks: &mut ImportDiagnostics) -> Vec<Node> {
-        let findings = Diagnostics::default();
+    /// Returns its documents as YAML; none after an error, which is added to `diagnostics`.
+    pub(super) fn yaml(&self, file: usize, diagnostics: &mut ImportDiagnostics) -> Vec<Node> {
+        let file_diagnostics = Diagnostics::default();
         let documents = self
-            .text(&findings)
-            .and_then(|text| tree::read_all(text, &BOUNDS, &findings));
+            .text(&file_diagnostics)
+            .and_then(|text| tree::read_all(text, &BOUNDS, &file_diagnostics));
         // Without a part that has an error, such as a tag, the rest of a document may mean something else.
-        let documents = documents.filter(|_| findings.faults() == 0).unwrap_or_default();
+        let documents = documents.filter(|_| file_diagnostics.faults() == 0).unwrap_or_default();
         let is_toml = |text: &str| text.lines().any(|line| line.starts_with('['));
-        if findings.faults() > 0 && str::from_utf8(&self.bytes).is_ok_and(is_toml) {
-            findings.fault(
+        if file_diagnostics.faults() > 0 && str::from_utf8(&self.bytes).is_ok_and(is_toml) {
+            file_diagnostics.fault(
                 Position::START,
                 "",
                 "is it TOML? `switchboard import frpc` reads that of frpc",
             );
         }
-        remarks.unreadable(file, findings);
+        diagnostics.unreadable(file, file_diagnostics);
         documents
     }
 }

@@ -12,40 +12,40 @@ use super::entry::{Entry, Service, Settings, Target};
 struct Plan {
     port: Option<u16>,
     settings: Settings,
-    place: Location,
+    location: Location,
 }
 
 /// Returns the commands for all entries whose targets are Services. Annotations come before the label, so that no Service is
 /// exposed without its settings.
-pub(super) fn lines(entries: Vec<Entry>, names: &ClusterNames, remarks: &mut ImportDiagnostics) -> String {
+pub(super) fn lines(entries: Vec<Entry>, names: &ClusterNames, diagnostics: &mut ImportDiagnostics) -> String {
     let mut suffixes = BTreeSet::new();
     let mut plans: BTreeMap<Service, Plan> = BTreeMap::new();
     for entry in entries {
         let Target::Service(service, port) = entry.target else {
             let reason = "points to addresses, which have no label: use --format static";
-            remarks.error(entry.place, format!("{} {reason}", entry.name));
+            diagnostics.error(entry.location, format!("{} {reason}", entry.name));
             continue;
         };
         match names.suffix(&service, port, &entry.name) {
             Ok(suffix) => suffixes.extend(suffix),
             Err(reason) => {
-                remarks.error(entry.place, format!("{}: {reason}", entry.name));
+                diagnostics.error(entry.location, format!("{}: {reason}", entry.name));
                 continue;
             }
         }
         let plan = Plan {
             port,
             settings: entry.settings,
-            place: entry.place,
+            location: entry.location,
         };
         let first = plans.entry(service).or_insert_with(|| plan.clone());
         if first.port != port || first.settings != plan.settings {
-            let place = remarks.shown(first.place);
+            let location = diagnostics.shown(first.location);
             let reason = format!(
-                "{}: its Service has another port or other settings at {place}",
+                "{}: its Service has another port or other settings at {location}",
                 entry.name
             );
-            remarks.error(entry.place, reason);
+            diagnostics.error(entry.location, reason);
         }
     }
     let mut text = String::new();

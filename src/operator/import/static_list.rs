@@ -10,7 +10,7 @@ use super::entry::{Entry, Target};
 pub(super) fn section(
     entries: Vec<Entry>,
     resolve: impl Fn(&Entry) -> Result<Vec<SocketAddr>, String>,
-    remarks: &mut ImportDiagnostics,
+    diagnostics: &mut ImportDiagnostics,
 ) -> String {
     let mut lines = String::new();
     for entry in entries {
@@ -19,8 +19,8 @@ pub(super) fn section(
             Target::Service(..) => resolve(&entry),
         };
         match addresses {
-            Ok(addresses) => push(&mut lines, &entry, &addresses, remarks),
-            Err(reason) => remarks.error(entry.place, format!("{}: {reason}", entry.name)),
+            Ok(addresses) => push(&mut lines, &entry, &addresses, diagnostics),
+            Err(reason) => diagnostics.error(entry.location, format!("{}: {reason}", entry.name)),
         }
     }
     match lines.as_str() {
@@ -29,15 +29,15 @@ pub(super) fn section(
     }
 }
 
-fn push(lines: &mut String, entry: &Entry, addresses: &[SocketAddr], remarks: &mut ImportDiagnostics) {
+fn push(lines: &mut String, entry: &Entry, addresses: &[SocketAddr], diagnostics: &mut ImportDiagnostics) {
     let name = &entry.name;
     if let Some(odd) = addresses.iter().find(|address| is_odd(address.ip())) {
         let reason = "a loopback, link-local or other special address: check that it is meant";
-        remarks.note(entry.place, format!("{name} points to {odd}, {reason}"));
+        diagnostics.note(entry.location, format!("{name} points to {odd}, {reason}"));
     }
     if entry.settings.idle.is_some() {
         let reason = "the idle timeout is left out: `timeouts.idle` applies to all static targets";
-        remarks.warning(entry.place, format!("{name}: {reason}"));
+        diagnostics.warning(entry.location, format!("{name}: {reason}"));
     }
     let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
     let rate = entry

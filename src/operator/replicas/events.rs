@@ -20,8 +20,8 @@ pub(crate) struct Events {
 impl Events {
     /// Subscribes to the events of a replica.
     pub(crate) async fn subscribe(replica: &Replica) -> Result<Self, ReplicaError> {
-        let ask = AdminRequest::get("/events");
-        let (response, link) = replica.in_time(Box::pin(replica.begin(&ask))).await?;
+        let request = AdminRequest::get("/events");
+        let (response, link) = replica.in_time(Box::pin(replica.begin(&request))).await?;
         match response.status().as_u16() {
             200 => Ok(Self {
                 body: response.into_body(),

@@ -78,13 +78,13 @@ pub trait Item: DeserializeOwned {
     const PATH: &'static str;
 
     /// Returns the item's sort key: the value to sort by, largest first, then the item's name.
-    fn place(&self, sort: Sort) -> (Reverse<u64>, String);
+    fn sort_key(&self, sort: Sort) -> (Reverse<u64>, String);
 }
 
 impl Item for Tunnel {
     const PATH: &'static str = "/tunnels";
 
-    fn place(&self, sort: Sort) -> (Reverse<u64>, String) {
+    fn sort_key(&self, sort: Sort) -> (Reverse<u64>, String) {
         let key = match sort {
             Sort::Bytes => self.bytes_sent.saturating_add(self.bytes_received),
             Sort::Rate => self.sent_per_second.saturating_add(self.received_per_second),
@@ -98,7 +98,7 @@ impl Item for Tunnel {
 impl Item for Target {
     const PATH: &'static str = "/targets";
 
-    fn place(&self, _: Sort) -> (Reverse<u64>, String) {
+    fn sort_key(&self, _: Sort) -> (Reverse<u64>, String) {
         (Reverse(0), format!("{} {}", self.namespace, self.service))
     }
 }
@@ -106,7 +106,7 @@ impl Item for Target {
 impl Item for Client {
     const PATH: &'static str = "/clients";
 
-    fn place(&self, _: Sort) -> (Reverse<u64>, String) {
+    fn sort_key(&self, _: Sort) -> (Reverse<u64>, String) {
         (Reverse(self.tunnels as u64), format!("{} {}", self.address, self.user))
     }
 }
@@ -114,7 +114,7 @@ impl Item for Client {
 impl Item for EndedTunnel {
     const PATH: &'static str = "/ended";
 
-    fn place(&self, _: Sort) -> (Reverse<u64>, String) {
+    fn sort_key(&self, _: Sort) -> (Reverse<u64>, String) {
         (Reverse(u64::MAX - self.ago_ms), self.tunnel_id.clone())
     }
 }
@@ -122,7 +122,7 @@ impl Item for EndedTunnel {
 impl Item for PastRefusal {
     const PATH: &'static str = "/refusals?detail";
 
-    fn place(&self, _: Sort) -> (Reverse<u64>, String) {
+    fn sort_key(&self, _: Sort) -> (Reverse<u64>, String) {
         (Reverse(u64::MAX - self.ago_ms), self.request.tunnel_id.clone())
     }
 }
@@ -130,7 +130,7 @@ impl Item for PastRefusal {
 impl Item for Restriction {
     const PATH: &'static str = "/restrictions";
 
-    fn place(&self, _: Sort) -> (Reverse<u64>, String) {
+    fn sort_key(&self, _: Sort) -> (Reverse<u64>, String) {
         (
             Reverse(0),
             format!("{} {:?} {}", self.user_name, self.client_address, self.target),
@@ -226,7 +226,7 @@ pub(super) fn merge<T: Item>(
     answers: impl IntoIterator<Item = (String, Result<Part<T>, ReplicaError>)>,
     query: &Query,
 ) -> MergedList<T> {
-    let mut listed = MergedList {
+    let mut list = MergedList {
         items: Vec::new(),
         total: 0,
         complete_since: None,
@@ -239,18 +239,17 @@ pub(super) fn merge<T: Item>(
                 replica: replica.clone(),
                 item,
             });
-            listed.items.extend(own);
-            listed.total = listed.total.saturating_add(part.total);
+            list.items.extend(own);
+            list.total = list.total.saturating_add(part.total);
             // RFC 3339 sorts as text, and `None` is the least.
-            listed.complete_since = listed.complete_since.max(part.complete_since);
+            list.complete_since = list.complete_since.max(part.complete_since);
         }
-        listed.replicas.push(ReplicaStatus { replica, error });
+        list.replicas.push(ReplicaStatus { replica, error });
     }
-    listed
-        .items
-        .sort_by_cached_key(|row| row.item.place(query.sort.unwrap_or_default()));
-    listed.items.truncate(query.limit.unwrap_or(usize::MAX));
-    listed
+    list.items
+        .sort_by_cached_key(|row| row.item.sort_key(query.sort.unwrap_or_default()));
+    list.items.truncate(query.limit.unwrap_or(usize::MAX));
+    list
 }
 
 /// The most items of a page.
@@ -311,8 +310,8 @@ mod tests {
                 Ok((part, bytes))
             }
         };
-        let listed = all_within::<Client, _>(Duration::from_mins(1), &Query::default(), ask).await;
-        (asked.get(), listed.unwrap_err().to_string())
+        let list = all_within::<Client, _>(Duration::from_mins(1), &Query::default(), ask).await;
+        (asked.get(), list.unwrap_err().to_string())
     }
 
     #[tokio::test(start_paused = true)]
@@ -355,9 +354,9 @@ mod tests {
             stream.write_all(answer.as_bytes()).await.unwrap();
         });
         let answer = all::<Client>(&replica, &Query::default()).await;
-        let listed = merge(vec![("one".to_owned(), answer)], &Query::default());
-        assert_eq!(listed.replicas[0].replica, "one");
-        let error = listed.replicas[0].error.as_deref().unwrap();
+        let list = merge(vec![("one".to_owned(), answer)], &Query::default());
+        assert_eq!(list.replicas[0].replica, "one");
+        let error = list.replicas[0].error.as_deref().unwrap();
         assert!(error.ends_with("its list does not advance"), "{error}");
         serving.await.unwrap();
     }
@@ -388,8 +387,8 @@ mod tests {
             next: None,
         };
         let answer = |replica: &str| (replica.to_owned(), Ok(part()));
-        let listed = merge(vec![answer("a"), answer("b")], &Query::default());
-        assert_eq!((listed.items.len(), listed.total), (2, usize::MAX));
-        assert_eq!(crate::operator::replicas::by_client(&listed), [client(usize::MAX)]);
+        let list = merge(vec![answer("a"), answer("b")], &Query::default());
+        assert_eq!((list.items.len(), list.total), (2, usize::MAX));
+        assert_eq!(crate::operator::replicas::by_client(&list), [client(usize::MAX)]);
     }
 }

@@ -20,7 +20,7 @@ use crate::net::listener::reachable;
 #[derive(Clone, Debug)]
 pub struct Replica {
     name: Arc<str>,
-    way: ReplicaAddr,
+    addr: ReplicaAddr,
     deadline: Duration,
 }
 
@@ -35,7 +35,7 @@ impl Replica {
     pub(crate) fn at(address: SocketAddr, deadline: Duration) -> Self {
         Self {
             name: address.to_string().into(),
-            way: ReplicaAddr::Address(address),
+            addr: ReplicaAddr::Address(address),
             deadline,
         }
     }
@@ -43,7 +43,7 @@ impl Replica {
     pub(super) fn pod(pods: &Arc<Pods>, pod: Pod, deadline: Duration) -> Self {
         Self {
             name: pod.name.as_str().into(),
-            way: ReplicaAddr::Pod {
+            addr: ReplicaAddr::Pod {
                 pods: Arc::clone(pods),
                 pod: Arc::new(pod),
             },
@@ -60,16 +60,16 @@ impl Replica {
     ///
     /// # Errors
     /// See [`ReplicaError`].
-    pub async fn request<T: DeserializeOwned>(&self, ask: &AdminRequest) -> Result<T, ReplicaError> {
-        Ok(self.ask_sized(ask).await?.0)
+    pub async fn request<T: DeserializeOwned>(&self, request: &AdminRequest) -> Result<T, ReplicaError> {
+        Ok(self.ask_sized(request).await?.0)
     }
 
     /// Like `request`, but `None` for a 404.
     ///
     /// # Errors
     /// As above.
-    pub(crate) async fn find<T: DeserializeOwned>(&self, ask: &AdminRequest) -> Result<Option<T>, ReplicaError> {
-        match self.request(ask).await {
+    pub(crate) async fn find<T: DeserializeOwned>(&self, request: &AdminRequest) -> Result<Option<T>, ReplicaError> {
+        match self.request(request).await {
             Ok(answer) => Ok(Some(answer)),
             Err(ReplicaError::Refused { status: 404, .. }) => Ok(None),
             Err(error) => Err(error),
@@ -77,11 +77,14 @@ impl Replica {
     }
 
     /// Like `request`, with the answer's length in bytes.
-    pub(super) async fn ask_sized<T: DeserializeOwned>(&self, ask: &AdminRequest) -> Result<(T, usize), ReplicaError> {
+    pub(super) async fn ask_sized<T: DeserializeOwned>(
+        &self,
+        request: &AdminRequest,
+    ) -> Result<(T, usize), ReplicaError> {
         self.in_time(Box::pin(async {
-            let (response, _link) = self.begin(ask).await?;
+            let (response, _link) = self.begin(request).await?;
             let status = response.status();
-            let body = body(response.into_body(), ask.largest_answer).await?;
+            let body = body(response.into_body(), request.largest_answer).await?;
             if !status.is_success() {
                 return Err(refusal(status.as_u16(), &body));
             }
@@ -105,9 +108,9 @@ impl Replica {
     }
 
     /// Sends a request, and returns the head of the answer. Its body can be read while the second value lives.
-    pub(super) async fn begin(&self, ask: &AdminRequest) -> Result<(Response<Incoming>, Link), ReplicaError> {
+    pub(super) async fn begin(&self, request: &AdminRequest) -> Result<(Response<Incoming>, Link), ReplicaError> {
         let unreachable = |reason: &str| ReplicaError::Unreachable(body_excerpt(reason));
-        let (pods, pod) = match &self.way {
+        let (pods, pod) = match &self.addr {
             ReplicaAddr::Pod { pods, pod } => (pods, pod),
             ReplicaAddr::Address(address) => {
                 let stream = connect(*address).await.map_err(|error| {
@@ -119,7 +122,7 @@ impl Replica {
                         unreachable(&error)
                     }
                 })?;
-                let (response, running) = ask.send(stream, &reachable(*address).to_string()).await?;
+                let (response, running) = request.send(stream, &reachable(*address).to_string()).await?;
                 return Ok((response, (running, None)));
             }
         };
@@ -132,7 +135,7 @@ impl Replica {
         let stream = stream.ok_or_else(|| unreachable("the connection is in use"))?;
         // The node connects to the port inside the pod, on its loopback.
         tokio::select! {
-            begun = ask.send(stream, "localhost") => {
+            begun = request.send(stream, "localhost") => {
                 let (response, running) = begun?;
                 Ok((response, (running, Some(forward))))
             }

@@ -183,9 +183,9 @@ pub fn by_target<'a>(targets: impl IntoIterator<Item = (&'a str, &'a Target)>) -
 }
 
 /// Merges clients into one row for each pair of address and user, those with the most tunnels first.
-pub fn by_client(listed: &MergedList<Client>) -> Vec<Client> {
+pub fn by_client(list: &MergedList<Client>) -> Vec<Client> {
     let mut rows: BTreeMap<(_, &str), Client> = BTreeMap::new();
-    for FromReplica { item, .. } in &listed.items {
+    for FromReplica { item, .. } in &list.items {
         let known = rows.entry((item.address, &item.user));
         let add = |row: &mut Client| {
             row.tunnels = row.tunnels.saturating_add(item.tunnels);

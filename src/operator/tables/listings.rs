@@ -8,8 +8,8 @@ use crate::operator::replicas::merge::{FromReplica, MergedList};
 use crate::operator::replicas::results::{AnchorRow, by_client, by_target};
 
 /// Returns the table of tunnels, with their rates if they were sampled.
-pub fn tunnel_table(listed: &MergedList<Tunnel>, has_rates: bool, is_wide: bool) -> Table {
-    let is_one = listed.replicas.len() < 2;
+pub fn tunnel_table(list: &MergedList<Tunnel>, has_rates: bool, is_wide: bool) -> Table {
+    let is_one = list.replicas.len() < 2;
     // With rates there is no room for ages in 80 columns.
     let time = |millis| {
         if has_rates && !is_wide {
@@ -45,7 +45,7 @@ pub fn tunnel_table(listed: &MergedList<Tunnel>, has_rates: bool, is_wide: bool)
     };
     Table::new(
         &TUNNEL_COLUMNS,
-        &listed.items.iter().map(row).collect::<Vec<_>>(),
+        &list.items.iter().map(row).collect::<Vec<_>>(),
         is_wide,
     )
 }
@@ -75,8 +75,8 @@ fn limits(tunnel: &Tunnel) -> String {
 }
 
 /// Returns the table of targets, each once.
-pub fn target_table(listed: &MergedList<Target>, is_wide: bool) -> Table {
-    let targets = listed.items.iter().map(|of| (&*of.replica, &of.item));
+pub fn target_table(list: &MergedList<Target>, is_wide: bool) -> Table {
+    let targets = list.items.iter().map(|of| (&*of.replica, &of.item));
     let rows = by_target(targets).into_iter().map(|row| {
         let cordoned = match row.cordoned_by.len() {
             0 => String::new(),
@@ -124,7 +124,7 @@ fn anchor(row: &AnchorRow) -> String {
 }
 
 /// Returns the table of clients, each pair of address and user once.
-pub fn client_table(listed: &MergedList<Client>) -> Table {
+pub fn client_table(list: &MergedList<Client>) -> Table {
     let row = |client: Client| {
         vec![
             client.address.to_string(),
@@ -137,13 +137,13 @@ pub fn client_table(listed: &MergedList<Client>) -> Table {
             span(client.idle_ms),
         ]
     };
-    let rows: Vec<_> = by_client(listed).into_iter().map(row).collect();
+    let rows: Vec<_> = by_client(list).into_iter().map(row).collect();
     Table::new(&CLIENT_COLUMNS, &rows, false)
 }
 
 /// Returns the table of restrictions.
-pub fn restriction_table(listed: &MergedList<Restriction>, is_wide: bool) -> Table {
-    let is_one = listed.replicas.len() < 2;
+pub fn restriction_table(list: &MergedList<Restriction>, is_wide: bool) -> Table {
+    let is_one = list.replicas.len() < 2;
     let row = |FromReplica { replica, item }: &FromReplica<Restriction>| {
         let effect = match item.kind {
             RestrictionKind::Block => String::new(),
@@ -158,7 +158,7 @@ pub fn restriction_table(listed: &MergedList<Restriction>, is_wide: bool) -> Tab
             if is_one { String::new() } else { replica.clone() },
         ]
     };
-    let rows: Vec<_> = listed.items.iter().map(row).collect();
+    let rows: Vec<_> = list.items.iter().map(row).collect();
     Table::new(&RESTRICTION_COLUMNS, &rows, is_wide)
 }
 

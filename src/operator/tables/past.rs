@@ -5,7 +5,7 @@ use crate::daemon::admin::api::{EndedTunnel, PastRefusal};
 use crate::operator::replicas::merge::{FromReplica, MergedList};
 
 /// Returns the table of tunnels that have ended.
-pub fn ended_table(listed: &MergedList<EndedTunnel>, is_wide: bool) -> Table {
+pub fn ended_table(list: &MergedList<EndedTunnel>, is_wide: bool) -> Table {
     let row = |FromReplica { replica, item }: &FromReplica<EndedTunnel>| {
         let operator = if item.operator_reason.is_empty() { "" } else { ": " };
         vec![
@@ -25,12 +25,12 @@ pub fn ended_table(listed: &MergedList<EndedTunnel>, is_wide: bool) -> Table {
             replica.clone(),
         ]
     };
-    let rows: Vec<_> = listed.items.iter().map(row).collect();
+    let rows: Vec<_> = list.items.iter().map(row).collect();
     Table::new(&ENDED_COLUMNS, &rows, is_wide)
 }
 
 /// Returns the table of refusals.
-pub fn refusal_table(listed: &MergedList<PastRefusal>, is_wide: bool) -> Table {
+pub fn refusal_table(list: &MergedList<PastRefusal>, is_wide: bool) -> Table {
     let row = |FromReplica { replica, item }: &FromReplica<PastRefusal>| {
         let request = &item.request;
         let others = if item.others > 0 {
@@ -60,7 +60,7 @@ pub fn refusal_table(listed: &MergedList<PastRefusal>, is_wide: bool) -> Table {
             replica.clone(),
         ]
     };
-    let rows: Vec<_> = listed.items.iter().map(row).collect();
+    let rows: Vec<_> = list.items.iter().map(row).collect();
     Table::new(&REFUSAL_COLUMNS, &rows, is_wide)
 }
 

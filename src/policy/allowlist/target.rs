@@ -412,7 +412,7 @@ impl Target {
         self.removed.get_or_init(CancellationToken::new)
     }
 
-    /// Returns the limits in `place`, which the first request creates.
+    /// Returns the limits in `cell`, which the first request creates.
     fn get_or_init<'a, T>(&self, cell: &'a OnceLock<T>, make: impl FnOnce(&TargetLimits) -> T) -> &'a T {
         if let Some(made) = cell.get() {
             return made;

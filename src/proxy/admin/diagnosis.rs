@@ -58,10 +58,10 @@ pub(super) async fn diagnose(
     };
     let (verdict, mut evidence) = diagnose_samples(&observed);
     evidence.extend(summary(&legs));
-    let bytes = |look: Option<&Sample>| look.map_or_else(Both::default, |look| look.bytes);
+    let bytes = |sample: Option<&Sample>| sample.map_or_else(Both::default, |sample| sample.bytes);
     let (first, last) = (bytes(looks.first()), bytes(looks.last()));
     Ok(Json(Diagnosis {
-        tunnel_id: open.facts.id.to_string(),
+        tunnel_id: open.info.id.to_string(),
         verdict,
         evidence,
         observed_ms: view::millis(start.elapsed()),

@@ -49,7 +49,7 @@ impl FromRequestParts<Arc<Shared>> for TunnelPath {
             .split_once('-')
             .and_then(|(_, number)| u64::from_str_radix(number, 16).ok());
         let open = number.and_then(|number| shared.registry.get(number));
-        open.filter(|open| open.facts.id.to_string() == id)
+        open.filter(|open| open.info.id.to_string() == id)
             .map(Self)
             .ok_or_else(|| HttpError::unknown("no open tunnel of this process has that id"))
     }

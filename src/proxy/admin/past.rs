@@ -39,7 +39,7 @@ pub(super) async fn ended(
         })
     });
     let Query { limit, cursor, .. } = query;
-    let page = PageQuery { limit, cursor }.page(past.entries, |ended| place(&**ended, ended.id.seq));
+    let page = PageQuery { limit, cursor }.page(past.entries, |ended| sort_key(&**ended, ended.id.seq));
     let Page { items, total, next } = page.map_err(HttpError::bad)?;
     Ok(Json(api::EndedTunnels {
         ended: items.iter().map(|tunnel| ended_tunnel(tunnel)).collect(),
@@ -100,7 +100,7 @@ fn past_refusals(query: RefusalQuery, shared: &Shared) -> Result<api::PastRefusa
             node: "",
         })
     });
-    let page = PageQuery { limit, cursor }.page(past.entries, |entry| place(&**entry, entry.request.id.seq));
+    let page = PageQuery { limit, cursor }.page(past.entries, |entry| sort_key(&**entry, entry.request.id.seq));
     let Page { items, total, next } = page.map_err(HttpError::bad)?;
     Ok(api::PastRefusals {
         refusals: items.iter().map(|entry| refusal(entry)).collect(),
@@ -114,8 +114,8 @@ fn names(target: Option<&TargetId>) -> [&str; 2] {
     target.map_or([""; 2], |id| [&id.namespace, &id.service])
 }
 
-/// Returns the place of an entry in a list: the latest are first.
-fn place(entry: &impl Entry, number: u64) -> SortKey<u64> {
+/// Returns the sort key of an entry in a list: the latest are first.
+fn sort_key(entry: &impl Entry, number: u64) -> SortKey<u64> {
     let since_1970 = entry.time().duration_since(UNIX_EPOCH).unwrap_or_default();
     (millis(since_1970), number)
 }

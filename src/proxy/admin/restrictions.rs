@@ -8,7 +8,7 @@ use axum::extract::State;
 use tokio::time::Instant;
 
 use super::extract::{JsonBody, PageQuery, QueryParams};
-use super::tunnels::{close, parse_rates, those};
+use super::tunnels::{close, matching, parse_rates};
 use super::view::{millis, rfc3339};
 use crate::base::text::excerpt;
 use crate::base::values::timeout;
@@ -65,7 +65,9 @@ pub(super) async fn add(
             is_move: false,
             refused_for: request.time,
         };
-        answer.tunnels = close(&those(&restriction.of, &shared), &closing, &shared)?.closed.len();
+        answer.tunnels = close(&matching(&restriction.of, &shared), &closing, &shared)?
+            .closed
+            .len();
     }
     Ok(Json(answer))
 }
@@ -139,7 +141,7 @@ fn view(restriction: &Restriction, shared: &Shared) -> api::Restriction {
         reason: reason.to_owned(),
         until: rfc3339(SystemTime::now() + left),
         left_ms: millis(left),
-        tunnels: those(&restriction.of, shared).len(),
+        tunnels: matching(&restriction.of, shared).len(),
     }
 }
 

@@ -26,7 +26,7 @@ pub(super) async fn list(
 ) -> Answer<api::Targets> {
     let mut tunnels: HashMap<*const Target, usize> = HashMap::new();
     for open in shared.registry.all() {
-        if let Some(target) = &open.facts.target {
+        if let Some(target) = &open.info.target {
             *tunnels.entry(Arc::as_ptr(target)).or_default() += 1;
         }
     }
@@ -70,7 +70,7 @@ fn view(target: &Arc<Target>, shared: &Shared) -> api::Target {
 }
 
 fn is_of(open: &OpenTunnel, target: &Arc<Target>) -> bool {
-    open.facts.target.as_ref().is_some_and(|own| Arc::ptr_eq(own, target))
+    open.info.target.as_ref().is_some_and(|own| Arc::ptr_eq(own, target))
 }
 
 #[derive(Debug, Deserialize)]

@@ -21,30 +21,30 @@ use crate::tunnel::direction::{Both, Direction};
 use crate::tunnel::limits::Rate;
 
 /// Returns the tunnels that match a query.
-pub(super) fn those(query: &Query, shared: &Shared) -> Vec<Arc<OpenTunnel>> {
+pub(super) fn matching(query: &Query, shared: &Shared) -> Vec<Arc<OpenTunnel>> {
     let mut open = shared.registry.all();
-    open.retain(|open| query.selects(&open.facts.subject()));
+    open.retain(|open| query.selects(&open.info.subject()));
     open
 }
 
-/// Returns the place of a tunnel in a list.
-fn place(sort: Sort, open: &OpenTunnel) -> SortKey<u64> {
+/// Returns the sort key of a tunnel in a list.
+fn sort_key(sort: Sort, open: &OpenTunnel) -> SortKey<u64> {
     let sum = |Both { upload, download }: Both<u64>| upload.saturating_add(download);
     let key = match sort {
         Sort::Bytes => sum(Both::from_fn(|direction| open.meter.bytes(direction))),
         Sort::Rate => sum(open.rates()),
         // The sequence number instead of the age, which would differ at the next request.
-        Sort::Age => u64::MAX - open.facts.id.seq,
+        Sort::Age => u64::MAX - open.info.id.seq,
         Sort::Idle => view::millis(open.activity().last_active.elapsed()),
     };
-    (key, open.facts.id.seq)
+    (key, open.info.id.seq)
 }
 
 /// Lists the tunnels that match a query.
 pub(super) async fn list(State(shared): State<Arc<Shared>>, QueryParams(query): QueryParams<Query>) -> Answer<Tunnels> {
-    let (those, sort) = (those(&query, &shared), query.sort.unwrap_or_default());
+    let (matching, sort) = (matching(&query, &shared), query.sort.unwrap_or_default());
     let Query { limit, cursor, .. } = query;
-    let listed = PageQuery { limit, cursor }.page(those, |open| place(sort, open));
+    let listed = PageQuery { limit, cursor }.page(matching, |open| sort_key(sort, open));
     let Page { items, total, next } = listed.map_err(HttpError::bad)?;
     let tunnels = items.iter().map(|open| view::tunnel(open)).collect();
     Ok(Json(Tunnels { tunnels, total, next }))
@@ -85,12 +85,12 @@ pub(super) async fn close_those(
     if query.sort.is_some() || query.cursor.is_some() {
         return Err(HttpError::bad("sort, cursor: the oldest tunnels end first"));
     }
-    let mut those = those(&query, &shared);
-    those.sort_unstable_by_key(|open| open.facts.id.seq);
-    let left = those.split_off(query.limit.unwrap_or(usize::MAX).min(those.len()));
+    let mut tunnels = matching(&query, &shared);
+    tunnels.sort_unstable_by_key(|open| open.info.id.seq);
+    let left = tunnels.split_off(query.limit.unwrap_or(usize::MAX).min(tunnels.len()));
     Ok(Json(CloseResponse {
         left: left.len(),
-        ..close(&those, &closing, &shared)?
+        ..close(&tunnels, &closing, &shared)?
     }))
 }
 
@@ -114,16 +114,16 @@ pub(super) fn close(
             shared
                 .registry
                 .ended_sessions
-                .refuse(session, open.facts.user_name(), reason, time);
-            sessions.insert((session, open.facts.user_name()));
+                .refuse(session, open.info.user_name(), reason, time);
+            sessions.insert((session, open.info.user_name()));
         }
         log_change(open, Change::Closing, shared);
-        closed.push(open.facts.id.to_string());
+        closed.push(open.info.id.to_string());
     }
     // If a tunnel was half-open, a newer tunnel may carry its session by now. A tunnel of another user only claims to.
     if !sessions.is_empty() {
         for open in shared.registry.all() {
-            let session = open.open.session().map(|session| (session, open.facts.user_name()));
+            let session = open.open.session().map(|session| (session, open.info.user_name()));
             if session.is_some_and(|session| sessions.contains(&session)) && open.close(&closing.reason, true) {
                 log_change(&open, Change::Closing, shared);
             }
@@ -136,7 +136,7 @@ pub(super) fn close(
 const REFUSED_FOR: Duration = Duration::from_mins(10);
 
 fn log_change(open: &OpenTunnel, change: Change, shared: &Shared) {
-    let name = || Event::Changed(open.facts.id.to_string().into(), change);
+    let name = || Event::Changed(open.info.id.to_string().into(), change);
     shared.registry.events.publish(name);
 }
 
@@ -184,7 +184,7 @@ pub(super) async fn clients(
 ) -> Answer<Clients> {
     let mut clients: HashMap<(_, String), Client> = HashMap::new();
     for open in shared.registry.all() {
-        let (address, user) = (open.facts.client.ip().to_canonical(), open.facts.user_name());
+        let (address, user) = (open.info.client.ip().to_canonical(), open.info.user_name());
         let client = clients.entry((address, user.to_owned())).or_insert_with(|| Client {
             address,
             user: user.to_owned(),

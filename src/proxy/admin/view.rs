@@ -17,32 +17,32 @@ use crate::tunnel::ssh::identification::Software;
 
 /// Returns a tunnel as it is now.
 pub(super) fn tunnel(open: &OpenTunnel) -> api::Tunnel {
-    let facts = &open.facts;
-    let [client_software, upstream_software] = facts.software().map(software);
-    let target = facts.target.as_ref().map(|target| target.id());
+    let info = &open.info;
+    let [client_software, upstream_software] = info.software().map(software);
+    let target = info.target.as_ref().map(|target| target.id());
     let rates = open.rates();
     let activity = open.activity();
     api::Tunnel {
-        tunnel_id: facts.id.to_string(),
+        tunnel_id: info.id.to_string(),
         since: rfc3339(open.start.started),
         age_ms: millis(open.start.established.elapsed()),
         idle_ms: millis(activity.last_active.elapsed()),
         is_active: activity.is_active,
         last_active: rfc3339(open.start.to_system_time(activity.last_active)),
-        client_address: facts.client.ip(),
-        client_port: facts.client.port(),
-        peer_address: Some(facts.peer.ip()),
+        client_address: info.client.ip(),
+        client_port: info.client.port(),
+        peer_address: Some(info.peer.ip()),
         client_software,
-        user_name: facts.user_name().to_owned(),
-        http_version: facts.http.to_owned(),
-        tls_version: facts.tls.as_ref().map_or("", |tls| tls.version).to_owned(),
-        server_address: facts.authority.as_ref().map_or("", Authority::host).to_owned(),
-        server_port: facts.authority.as_ref().map_or(0, Authority::port),
+        user_name: info.user_name().to_owned(),
+        http_version: info.http.to_owned(),
+        tls_version: info.tls.as_ref().map_or("", |tls| tls.version).to_owned(),
+        server_address: info.authority.as_ref().map_or("", Authority::host).to_owned(),
+        server_port: info.authority.as_ref().map_or(0, Authority::port),
         target_namespace: target.map_or("", |id| &id.namespace).to_owned(),
         target_service: target.map_or("", |id| &id.service).to_owned(),
-        upstream_address: facts.upstream,
-        upstream_node: facts.node.to_string(),
-        upstream_anchor: facts.anchor.to_string(),
+        upstream_address: info.upstream,
+        upstream_node: info.node.to_string(),
+        upstream_anchor: info.anchor.to_string(),
         upstream_software,
         is_resumable: open.open.is_resumable(),
         bytes_sent: open.meter.bytes(Direction::Download),
@@ -136,12 +136,12 @@ pub(super) fn target(target: &Target, tunnels: usize, shared: &Shared) -> api::T
 /// Returns a tunnel as a reason why its target is in use.
 pub(super) fn reason(open: &OpenTunnel) -> api::TunnelUsage {
     let activity = open.activity();
-    let [client_software, _] = open.facts.software().map(software);
+    let [client_software, _] = open.info.software().map(software);
     api::TunnelUsage {
-        tunnel_id: open.facts.id.to_string(),
-        client_address: open.facts.client.ip(),
+        tunnel_id: open.info.id.to_string(),
+        client_address: open.info.client.ip(),
         client_software,
-        user_name: open.facts.user_name().to_owned(),
+        user_name: open.info.user_name().to_owned(),
         since: rfc3339(open.start.started),
         is_active: activity.is_active,
         last_active: rfc3339(open.start.to_system_time(activity.last_active)),
@@ -167,7 +167,7 @@ pub(super) fn millis(duration: Duration) -> u64 {
 
 fn limit(open: &OpenTunnel, direction: Direction) -> api::Limit {
     let rate_override = open.rate_overrides[direction].get();
-    let of_target = || Some(open.facts.target.as_ref()?.limit(direction).rate());
+    let of_target = || Some(open.info.target.as_ref()?.limit(direction).rate());
     api::Limit {
         rate: rate_override.or_else(of_target).unwrap_or_default().to_string(),
         is_own: rate_override.is_some(),

@@ -91,10 +91,10 @@ impl ConfigFile {
 
     /// Returns the settings, overridden by the values of the command line and the environment.
     ///
-    /// A target of `by` is added, or replaces the target of the same name.
-    pub(super) fn into_config(mut self, by: &Overrides, access_kubeconfig: Option<PathBuf>) -> Config {
-        if !by.listen.is_empty() {
-            self.listen = by.listen.iter().copied().map(Port::from).collect();
+    /// A target of `overrides` is added, or replaces the target of the same name.
+    pub(super) fn into_config(mut self, overrides: &Overrides, access_kubeconfig: Option<PathBuf>) -> Config {
+        if !overrides.listen.is_empty() {
+            self.listen = overrides.listen.iter().copied().map(Port::from).collect();
         }
         let annotations = UsableAnnotations {
             allowed_clients: self.requests_client_certificates(),
@@ -103,7 +103,7 @@ impl ConfigFile {
         };
         let mut targets = self.allowlist.targets;
         let mut indices: HashMap<_, _> = targets.iter().map(|target| target.name.clone()).zip(0..).collect();
-        for target in &by.allow {
+        for target in &overrides.allow {
             let next = targets.len();
             let index = *indices.entry(target.name.clone()).or_insert(next);
             match targets.get_mut(index) {
@@ -115,7 +115,7 @@ impl ConfigFile {
         Config {
             tls: self.tls,
             listen: self.listen,
-            admin: by.admin.unwrap_or(self.admin),
+            admin: overrides.admin.unwrap_or(self.admin),
             admin_scrape: self.admin_scrape,
             access: self.access,
             access_kubeconfig,

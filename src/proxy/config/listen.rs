@@ -140,19 +140,19 @@ pub(super) fn check(ports: &[Port], top: &Field<'_>, has_certificates: bool) {
     }
     let places: Vec<_> = listen.items().collect();
     let mut before = Vec::new();
-    for (port, place) in ports.iter().zip(&places) {
+    for (port, field) in ports.iter().zip(&places) {
         if port.tls != Mode::Off && !has_certificates {
-            place.at("tls").fault("needs `tls.certificates`");
+            field.at("tls").fault("needs `tls.certificates`");
         }
-        proxy_header(port, place);
-        let address = Some(place.at("address")).filter(Field::is_given);
-        conflicts(port, address.as_ref().unwrap_or(place), &mut before);
+        proxy_header(port, field);
+        let address = Some(field.at("address")).filter(Field::is_given);
+        conflicts(port, address.as_ref().unwrap_or(field), &mut before);
     }
 }
 
 /// Reports `proxy_protocol` without `trusted_proxies`, and the reverse.
-fn proxy_header(port: &Port, place: &Field<'_>) {
-    let (mode, list) = (place.at("proxy_protocol"), place.at("trusted_proxies"));
+fn proxy_header(port: &Port, field: &Field<'_>) {
+    let (mode, list) = (field.at("proxy_protocol"), field.at("trusted_proxies"));
     if mode.has_faults() || list.has_faults() {
         return;
     }
@@ -168,18 +168,18 @@ fn proxy_header(port: &Port, place: &Field<'_>) {
 }
 
 /// Reports an address that overlaps an earlier one. `before`: the earlier ports, and the line of each.
-fn conflicts<'a>(port: &'a Port, place: &Field<'_>, before: &mut Vec<(&'a Port, u64)>) {
+fn conflicts<'a>(port: &'a Port, field: &Field<'_>, before: &mut Vec<(&'a Port, u64)>) {
     let address = port.listener.address;
     for (other, line) in before
         .iter()
         .filter(|(other, _)| other.listener.overlaps(&port.listener))
     {
-        place.fault(match other.listener.address {
+        field.fault(match other.listener.address {
             same if same == address => format!("{address} is on line {line} too"),
             other => format!("{} on line {line}", taken(address, other)),
         });
     }
-    before.push((port, place.line()));
+    before.push((port, field.line()));
 }
 
 /// Reports an admin port that conflicts with a public one.
@@ -189,8 +189,8 @@ pub(super) fn check_admin(address: SocketAddr, ports: &[Port], top: &Field<'_>) 
         && !listen.is_faulty()
         && let Some(reason) = admin_fault(address, ports)
     {
-        let place = if admin.is_given() { admin } else { listen };
-        place.fault(reason);
+        let field = if admin.is_given() { admin } else { listen };
+        field.fault(reason);
     }
 }
 
@@ -215,15 +215,19 @@ fn taken(address: SocketAddr, by: SocketAddr) -> String {
     format!("{address}{hint} is taken by {by}")
 }
 
-/// Adds the faults of the flags and their variables. `config`: the file's settings, overridden by `by`.
-pub(super) fn check_flags(by: &Overrides, config: &Config, findings: &Diagnostics) {
-    let blame = |flag: &str, reason: String| findings.fault_of_a_flag(flag, reason);
-    if !by.listen.is_empty() {
+/// Adds the faults of the flags and their variables. `config`: the file's settings, overridden by `overrides`.
+pub(super) fn check_flags(overrides: &Overrides, config: &Config, diagnostics: &Diagnostics) {
+    let blame = |flag: &str, reason: String| diagnostics.fault_of_a_flag(flag, reason);
+    if !overrides.listen.is_empty() {
         conflicts_of_flags(config, |reason| blame("--listen", reason));
         client_names(config, |reason| blame("--listen", reason));
     }
-    let flag = if by.listen.is_empty() { "--admin" } else { "--listen" };
-    if (by.admin.is_some() || !by.listen.is_empty())
+    let flag = if overrides.listen.is_empty() {
+        "--admin"
+    } else {
+        "--listen"
+    };
+    if (overrides.admin.is_some() || !overrides.listen.is_empty())
         && let Some(reason) = admin_fault(config.admin, &config.listen)
     {
         blame(flag, reason);

@@ -13,13 +13,13 @@ use crate::base::yaml::tree::{self, Node, Value};
 use crate::base::yaml::{self, de};
 
 impl LoadedConfig {
-    /// Reads a regular file of at most 1 MiB; without a path, the settings are the defaults. `by` overrides them.
+    /// Reads a regular file of at most 1 MiB; without a path, the settings are the defaults. `overrides` overrides them.
     ///
     /// # Errors
     /// The file cannot be read, it has faults, or the flags have. Flags are checked only if the file has none.
-    pub fn from_file(path: Option<&Path>, by: &Overrides, purpose: Purpose) -> Result<Self, Report> {
+    pub fn from_file(path: Option<&Path>, overrides: &Overrides, purpose: Purpose) -> Result<Self, Report> {
         let Some(path) = path else {
-            return read(b"{}", None, by, purpose)
+            return read(b"{}", None, overrides, purpose)
                 .map(|loaded| Self {
                     report: loaded.report.without_positions(),
                     ..loaded
@@ -28,7 +28,7 @@ impl LoadedConfig {
         };
         let name = path.display().to_string();
         match file::open(path).and_then(yaml::bounded) {
-            Ok(bytes) => read(&bytes, Some(&name), by, purpose),
+            Ok(bytes) => read(&bytes, Some(&name), overrides, purpose),
             Err(error) => Err(Report::unreadable(&name, format!("cannot be read: {error}"))),
         }
     }
@@ -37,9 +37,9 @@ impl LoadedConfig {
     ///
     /// # Errors
     /// As for a file.
-    pub fn from_reader(name: &str, reader: impl Read, by: &Overrides, purpose: Purpose) -> Result<Self, Report> {
+    pub fn from_reader(name: &str, reader: impl Read, overrides: &Overrides, purpose: Purpose) -> Result<Self, Report> {
         match yaml::bounded(reader) {
-            Ok(bytes) => read(&bytes, Some(name), by, purpose),
+            Ok(bytes) => read(&bytes, Some(name), overrides, purpose),
             Err(error) => Err(Report::unreadable(name, format!("cannot be read: {error}"))),
         }
     }
@@ -68,33 +68,33 @@ impl Config {
     }
 }
 
-fn read(bytes: &[u8], file: Option<&str>, by: &Overrides, purpose: Purpose) -> Result<LoadedConfig, Report> {
-    let findings = Diagnostics::with_dispensable(match purpose {
+fn read(bytes: &[u8], file: Option<&str>, overrides: &Overrides, purpose: Purpose) -> Result<LoadedConfig, Report> {
+    let diagnostics = Diagnostics::with_dispensable(match purpose {
         Purpose::Serve => Severity::Warning,
         Purpose::Check => Severity::Error,
     });
     let embedded = (purpose == Purpose::Check)
-        .then(|| in_manifests(bytes, &findings))
+        .then(|| in_manifests(bytes, &diagnostics))
         .flatten();
     let bytes = embedded.as_deref().map_or(bytes, str::as_bytes);
-    let config = yaml::tree(bytes, &findings).map(|mut tree| {
-        let file: ConfigFile = de::read(&mut tree, &findings);
-        let top = Field::root(&tree, &findings);
-        let config = rules::check(file, by, &top);
+    let config = yaml::tree(bytes, &diagnostics).map(|mut tree| {
+        let file: ConfigFile = de::read(&mut tree, &diagnostics);
+        let top = Field::root(&tree, &diagnostics);
+        let config = rules::check(file, overrides, &top);
         // After a fault a value is its default, and a warning about that would be wrong.
-        if findings.faults() == 0 {
-            listen::check_flags(by, &config, &findings);
+        if diagnostics.faults() == 0 {
+            listen::check_flags(overrides, &config, &diagnostics);
             warnings::add(&config, &top);
         }
         config
     });
-    let (config, report) = findings.finish(file, config.unwrap_or_default())?;
+    let (config, report) = diagnostics.finish(file, config.unwrap_or_default())?;
     Ok(LoadedConfig { config, report })
 }
 
 /// Returns the configuration in the ConfigMap of a rendered chart or kustomization, on the lines that it has there. `None` if
 /// the text has no objects of Kubernetes.
-fn in_manifests(bytes: &[u8], findings: &Diagnostics) -> Option<String> {
+fn in_manifests(bytes: &[u8], diagnostics: &Diagnostics) -> Option<String> {
     let text = str::from_utf8(bytes).ok()?;
     let mut bounds = tree::CONFIGURATION;
     bounds.documents = 1_000;
@@ -112,7 +112,7 @@ fn in_manifests(bytes: &[u8], findings: &Diagnostics) -> Option<String> {
     configs.dedup_by_key(|(_, config)| *config);
     let [(line, config)] = configs[..] else {
         let reason = "of these objects not one ConfigMap, or its copies, has the configuration, `switchboard.yaml`";
-        findings.fault(Position::START, "", reason);
+        diagnostics.fault(Position::START, "", reason);
         return Some("{}".to_owned());
     };
     let first = usize::try_from(line.saturating_sub(1)).unwrap_or_default();

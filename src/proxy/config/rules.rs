@@ -18,7 +18,7 @@ use crate::policy::allowlist::StaticTarget;
 use crate::proxy::connection::Timeouts;
 
 /// Reports the faults of the file, and returns its settings, overridden by the flags. `top`: the file, for the positions.
-pub(super) fn check(mut file: ConfigFile, by: &Overrides, top: &Field<'_>) -> Config {
+pub(super) fn check(mut file: ConfigFile, overrides: &Overrides, top: &Field<'_>) -> Config {
     let faults = top.faults();
     restrictions(top);
     let tls = top.at("tls");
@@ -42,7 +42,7 @@ pub(super) fn check(mut file: ConfigFile, by: &Overrides, top: &Field<'_>) -> Co
         top.at("allowlist.report_only")
             .fault("what `access.mode: enforce` refuses is not served: set `access.mode: report`, or this to false");
     }
-    file.into_config(by, access_kubeconfig)
+    file.into_config(overrides, access_kubeconfig)
 }
 
 /// Reports keys that restrict and have no value: their defaults admit more than the author of the key means.
@@ -50,9 +50,9 @@ fn restrictions(top: &Field<'_>) {
     let (listen, targets) = (top.at("listen"), top.at("allowlist.static"));
     let ports = listen.items().map(|port| (port, OF_A_PORT));
     let targets = targets.items().map(|target| (target, OF_A_TARGET));
-    for (place, keys) in iter::once((top.clone(), RESTRICTING)).chain(ports).chain(targets) {
-        for key in keys.split(' ').filter(|key| place.lacks_value(key)) {
-            place.at(key).fault(NO_VALUE);
+    for (field, keys) in iter::once((top.clone(), RESTRICTING)).chain(ports).chain(targets) {
+        for key in keys.split(' ').filter(|key| field.lacks_value(key)) {
+            field.at(key).fault(NO_VALUE);
         }
     }
 }
@@ -84,7 +84,7 @@ fn files_of_tls(settings: &Settings, tls: &Field<'_>) {
         let pair = tls.at("certificates").items().nth(index);
         pair.map_or_else(|| tls.clone(), |pair| pair.at(key))
     };
-    let place = |part| match part {
+    let field = |part| match part {
         TlsFile::Certificate(index) => pair(index, "cert"),
         TlsFile::Key(index) => pair(index, "key"),
         TlsFile::ClientCa => tls.at("client_ca"),
@@ -94,12 +94,12 @@ fn files_of_tls(settings: &Settings, tls: &Field<'_>) {
     match judged.check_files() {
         Ok(remarks) => {
             for remark in remarks {
-                place(remark.file).warning(remark.to_string());
+                field(remark.file).warning(remark.to_string());
             }
         }
         Err(faults) => {
             for fault in faults {
-                place(fault.file).fault(fault.to_string());
+                field(fault.file).fault(fault.to_string());
             }
         }
     }
@@ -267,8 +267,8 @@ fn dials(options: &Timeouts, timeouts: &Field<'_>) {
     let (one, all) = (timeouts.at("connect"), timeouts.at("dial"));
     let (dial_try, dial) = (options.connect, options.dial);
     if dial_try > dial && !one.is_faulty() && !all.is_faulty() {
-        let place = if one.is_given() { one } else { all };
-        place.fault(format!(
+        let field = if one.is_given() { one } else { all };
+        field.fault(format!(
             "one try ({dial_try:?}) may not take longer than the whole dial ({dial:?})"
         ));
     }

@@ -91,9 +91,9 @@ fn refuse_blocked(pending: &mut PendingRequest<'_>) -> Result<(), Refusal> {
         return Ok(());
     };
     let phrase = RefusalReason::Blocked.phrase().followed_by(&format!(": {reason}"));
-    let denial = Refusal::new(RefusalReason::Blocked, phrase);
-    record.set_authorization(&denial, true);
-    Err(denial)
+    let refusal = Refusal::new(RefusalReason::Blocked, phrase);
+    record.set_authorization(&refusal, true);
+    Err(refusal)
 }
 
 /// An authorized request.
@@ -106,10 +106,10 @@ struct AuthorizedRequest {
 
 /// Looks the authority up in the allowlist, and checks that this client may have a tunnel to it now. With access
 /// control the user is authenticated first, so that answers reveal no names.
-async fn authorize(asked: ConnectRequest, pending: &mut PendingRequest<'_>) -> Result<AuthorizedRequest, Refusal> {
+async fn authorize(request: ConnectRequest, pending: &mut PendingRequest<'_>) -> Result<AuthorizedRequest, Refusal> {
     let ConnectRequest {
         authority, credential, ..
-    } = asked;
+    } = request;
     let mode = pending.shared.access.mode();
     let target = match mode {
         Mode::Open => look_up(authority, pending)?,
@@ -141,16 +141,16 @@ async fn authorize_user(
             pending.record.info.user = Some(Arc::clone(&subject.user));
             Some(subject)
         }
-        Err(denial) => {
+        Err(refusal) => {
             pending.record.info.claimed = claimed;
-            pending.record.set_authorization(&denial, counts);
+            pending.record.set_authorization(&refusal, counts);
             if counts {
-                return Err(denial);
+                return Err(refusal);
             }
             None
         }
     };
-    let target = look_up(authority, pending).map_err(|denial| hide_target(denial, pending))?;
+    let target = look_up(authority, pending).map_err(|refusal| hide_target(refusal, pending))?;
     let Some(subject) = subject else {
         report(&target, pending);
         return Ok(AuthorizedRequest { target, grant: None });
@@ -165,10 +165,10 @@ async fn authorize_user(
             pending.record.set_reason(&grant.reason);
             counts.then_some(grant)
         }
-        Err(denial) => {
-            pending.record.set_authorization(&denial, counts);
+        Err(refusal) => {
+            pending.record.set_authorization(&refusal, counts);
             if counts {
-                return Err(hide_target(denial, pending));
+                return Err(hide_target(refusal, pending));
             }
             report(&target, pending);
             None
@@ -180,18 +180,18 @@ async fn authorize_user(
 /// Decides whether the user of a request may serve the target as its anchor. A denial counts with every `access.mode`.
 /// The user is authenticated first, so that answers reveal no names.
 pub(super) async fn authorize_anchor(
-    asked: ConnectRequest,
+    request: ConnectRequest,
     pending: &mut PendingRequest<'_>,
 ) -> Result<(Arc<Target>, TunnelGrant), Refusal> {
     let (access, tls) = (&pending.shared.access, &pending.shared.tls);
-    pending.record.info.authority = Some(asked.authority.clone());
-    let authenticated = access.authenticate(evidence(asked.credential, Right::Serve, pending));
+    pending.record.info.authority = Some(request.authority.clone());
+    let authenticated = access.authenticate(evidence(request.credential, Right::Serve, pending));
     let subject = authenticated.await?;
     pending.record.info.user = Some(Arc::clone(&subject.user));
-    let target = pending.shared.allowlist.find_target(&asked.authority)?;
+    let target = pending.shared.allowlist.find_target(&request.authority)?;
     pending.record.info.target = Some(Arc::clone(&target));
     let grant = access.authorize(&subject, &target).await;
-    let grant = grant.map_err(|denial| hide_target(denial, pending))?;
+    let grant = grant.map_err(|refusal| hide_target(refusal, pending))?;
     match subject.is_trusted(tls) {
         true => Ok((target, grant)),
         false => Err(RefusalReason::CertificateInvalidated.into()),
@@ -259,9 +259,9 @@ fn look_up(authority: Authority, pending: &mut PendingRequest<'_>) -> Result<Arc
 const REPORT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Returns the denial as the client reads it: if names are hidden, a forbidden target looks like a missing one.
-fn hide_target(denial: Refusal, pending: &PendingRequest<'_>) -> Refusal {
+fn hide_target(refusal: Refusal, pending: &PendingRequest<'_>) -> Refusal {
     let names_target = matches!(
-        denial.reason,
+        refusal.reason,
         RefusalReason::NotAuthorized | RefusalReason::ClientNotAllowed
     );
     if names_target && pending.shared.access.hides_names() {
@@ -269,7 +269,7 @@ fn hide_target(denial: Refusal, pending: &PendingRequest<'_>) -> Refusal {
         if requested.is_some_and(|authority| pending.shared.allowlist.awaits(authority)) {
             return RefusalReason::AllowlistNotReady.into();
         }
-        return Refusal::new(denial.reason, RefusalReason::NotAllowed.phrase());
+        return Refusal::new(refusal.reason, RefusalReason::NotAllowed.phrase());
     }
-    denial
+    refusal
 }

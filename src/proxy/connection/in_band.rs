@@ -19,10 +19,10 @@ use crate::tunnel::ssh::identification;
 use crate::tunnel::stream::Stream;
 
 /// Returns the refusal of a request for that target, as a message of SSH.
-pub(super) fn refusal_message(denial: &Refusal, asked_for: &str, id: Id) -> Disconnect {
+pub(super) fn refusal_message(refusal: &Refusal, asked_for: &str, id: Id) -> Disconnect {
     Disconnect {
-        code: code(denial.reason),
-        sentence: denial.without_target().sentence(asked_for, Some(&id), MAX_BYTES),
+        code: code(refusal.reason),
+        sentence: refusal.without_target().sentence(asked_for, Some(&id), MAX_BYTES),
     }
 }
 
@@ -131,10 +131,10 @@ pub(super) fn close_notice(marker: Marker, reason: CloseReason, tunnel: &OpenTun
 /// Returns the end notice of a tunnel with that phrase, and whether the end of its session is final.
 pub(super) fn notice(marker: Marker, (phrase, is_final): (Phrase, bool), tunnel: &OpenTunnel) -> Vec<u8> {
     // The client itself puts the requested name before a sentence that lacks it.
-    let authority = tunnel.facts.authority.as_ref();
+    let authority = tunnel.info.authority.as_ref();
     let name = authority.filter(|_| phrase.is_of_target()).map(ToString::to_string);
     let phrase = phrase.preceded_by("the proxy ended the session: ");
-    let sentence = phrase.sentence(&name.unwrap_or_default(), Some(&tunnel.facts.id), MAX_SENTENCE_BYTES);
+    let sentence = phrase.sentence(&name.unwrap_or_default(), Some(&tunnel.info.id), MAX_SENTENCE_BYTES);
     end_notice::notice(marker, &sentence, is_final)
 }
 
@@ -196,9 +196,9 @@ mod tests {
     fn a_refusal_of_a_target_has_the_name_that_was_asked_for_alone() {
         let named = "no ready endpoint for team-a/svc-a (0 of 2 ready)";
         let unnamed = RefusalReason::NoEndpoint.phrase().followed_by(" (0 of 2 ready)");
-        let denial = Refusal::of_target(RefusalReason::NoEndpoint, named, unnamed);
+        let refusal = Refusal::of_target(RefusalReason::NoEndpoint, named, unnamed);
         let id = crate::proxy::record::Ids::default().next();
-        let message = refusal_message(&denial, "svc-a.team-a:22", id);
+        let message = refusal_message(&refusal, "svc-a.team-a:22", id);
         let expected = format!("svc-a.team-a:22 has no ready endpoint (0 of 2 ready) (id {id})");
         assert!(message.sentence.contains(&expected));
         assert!(!message.sentence.contains("team-a/svc-a"));

@@ -132,11 +132,11 @@ impl<'a> PendingRequest<'a> {
     }
 
     /// Sends a refusal, records it, and gives the client time to read it.
-    pub(super) async fn refuse(mut self, exchange: Exchange, denial: &Refusal) {
+    pub(super) async fn refuse(mut self, exchange: Exchange, refusal: &Refusal) {
         let (program, asked_for) = exchange.client_program();
-        let is_in_band = self.target_is_ssh && self.refusals.are_in_band(program) && denial.reason.may_be_in_band();
+        let is_in_band = self.target_is_ssh && self.refusals.are_in_band(program) && refusal.reason.may_be_in_band();
         let told = if is_in_band {
-            let message = in_band::refusal_message(denial, asked_for, self.record.info.id);
+            let message = in_band::refusal_message(refusal, asked_for, self.record.info.id);
             self.record.answered = AnswerKind::Ssh;
             tokio::select! {
                 biased;
@@ -145,8 +145,8 @@ impl<'a> PendingRequest<'a> {
                 _ = self.evicted() => None,
             }
         } else {
-            self.record.answered = AnswerKind::from_refusal(denial.reason);
-            exchange.refuse(denial).await
+            self.record.answered = AnswerKind::from_refusal(refusal.reason);
+            exchange.refuse(refusal).await
         };
         match told {
             Some(mut stream) => {
@@ -156,9 +156,9 @@ impl<'a> PendingRequest<'a> {
                     }
                     stream.shutdown_gracefully().await;
                 };
-                self.linger(denial.reason, close).await;
+                self.linger(refusal.reason, close).await;
             }
-            None => self.refuse_unanswered(denial.reason),
+            None => self.refuse_unanswered(refusal.reason),
         }
     }
 

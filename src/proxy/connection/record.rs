@@ -48,16 +48,16 @@ impl<'a> RequestRecord<'a> {
 
     /// Creates the record of a request on this HTTP/2 connection.
     pub(super) fn request(&self, id: Id) -> Box<Self> {
-        let mut facts = RequestInfo::new(id, [self.info.peer, self.info.client], Instant::now());
-        facts.tls.clone_from(&self.info.tls);
-        facts.locals = self.info.locals;
-        Self::begin(self.shared, facts)
+        let mut info = RequestInfo::new(id, [self.info.peer, self.info.client], Instant::now());
+        info.tls.clone_from(&self.info.tls);
+        info.locals = self.info.locals;
+        Self::begin(self.shared, info)
     }
 
-    fn begin(shared: &'a Shared, facts: RequestInfo) -> Box<Self> {
+    fn begin(shared: &'a Shared, info: RequestInfo) -> Box<Self> {
         Box::new(Self {
             shared,
-            info: facts,
+            info,
             refusal: None,
             answered: AnswerKind::None,
             accounted: false,
@@ -82,11 +82,11 @@ impl<'a> RequestRecord<'a> {
     }
 
     /// Records why the request is refused, or why it would be, unless the denial `counts`.
-    pub(super) fn set_authorization(&mut self, denial: &Refusal, counts: bool) {
+    pub(super) fn set_authorization(&mut self, refusal: &Refusal, counts: bool) {
         let would_be = if counts { "" } else { WOULD_BE_REFUSED };
-        self.set_reason(&match denial.details() {
-            Some(details) => format!("{would_be}{}: {details}", denial.phrase()),
-            None => format!("{would_be}{}", denial.phrase()),
+        self.set_reason(&match refusal.details() {
+            Some(details) => format!("{would_be}{}: {details}", refusal.phrase()),
+            None => format!("{would_be}{}", refusal.phrase()),
         });
     }
 
@@ -141,7 +141,7 @@ impl<'a> RequestRecord<'a> {
             answered: AnswerKind::Http,
             _connection: self.connection.take(),
         });
-        let line = AccessLine::new(&record.tunnel().facts, "open", None);
+        let line = AccessLine::new(&record.tunnel().info, "open", None);
         shared.access_log.write(&line);
         record
     }
@@ -231,7 +231,7 @@ impl Drop for TunnelRecord<'_> {
             target_retransmits: target.retransmits,
             operator: tunnel.close_reason().unwrap_or_default(),
             is_resumable: tunnel.open.is_resumable(),
-            ..AccessLine::new(&tunnel.facts, "close", Some(outcome))
+            ..AccessLine::new(&tunnel.info, "close", Some(outcome))
         });
     }
 }

@@ -43,22 +43,22 @@ struct Admission {
 /// Answers an anchor. Returns the future that runs its connection; `None` if it is refused or gone.
 pub(super) async fn register<'a>(
     mut exchange: Exchange,
-    asked: ConnectRequest,
+    request: ConnectRequest,
     mut pending: PendingRequest<'a>,
 ) -> Option<Pin<Box<dyn Future<Output = ()> + Send + 'a>>> {
     let (shared, number) = (pending.shared, pending.record.info.id.seq);
     let admitted = tokio::select! {
         biased;
-        admitted = boxed(admit(asked, &mut pending)) => admitted,
+        admitted = boxed(admit(request, &mut pending)) => admitted,
         () = shared.drain.draining(number) => Err(RefusalReason::Draining.into()),
         refusal = exchange.client_gone() => Err(refusal.into()),
     };
     let count = |result| shared.metrics.anchor_registrations.count([result]);
     let admission = match admitted {
         Ok(admission) => admission,
-        Err(denial) => {
-            count(denial.reason.label());
-            pending.refuse(exchange, &denial).await;
+        Err(refusal) => {
+            count(refusal.reason.label());
+            pending.refuse(exchange, &refusal).await;
             return None;
         }
     };
@@ -72,14 +72,14 @@ pub(super) async fn register<'a>(
     }
 }
 
-async fn admit(asked: ConnectRequest, pending: &mut PendingRequest<'_>) -> Result<Admission, Refusal> {
+async fn admit(request: ConnectRequest, pending: &mut PendingRequest<'_>) -> Result<Admission, Refusal> {
     pending.admission?;
     let shared = pending.shared;
     if !shared.anchors.are_taken() {
         return Err(RefusalReason::MethodNotAllowed.into());
     }
-    let serves = asked.authority.clone();
-    let (target, grant) = authorize_anchor(asked, pending).await?;
+    let serves = request.authority.clone();
+    let (target, grant) = authorize_anchor(request, pending).await?;
     if shared.anchors.is_full(target.id()) {
         return Err(RefusalReason::TargetAnchorsFull.into());
     }

@@ -108,7 +108,7 @@ impl Default for Timeouts {
 
 impl Timeouts {
     /// Returns the timeouts of a dial.
-    pub(super) fn of_dial(&self) -> dial::Options {
+    pub(super) fn dial_options(&self) -> dial::Options {
         dial::Options {
             dial_try: self.connect,
             dial: self.dial,

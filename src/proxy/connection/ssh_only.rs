@@ -66,7 +66,7 @@ pub(super) async fn require_ssh(
         None => false,
     };
     // PuTTY waits for the server's identification, and sends nothing before.
-    let may_be_ssh = tunnel.facts.seen.software(Side::Client).is_some()
+    let may_be_ssh = tunnel.info.ssh_peers.software(Side::Client).is_some()
         || transports.early.as_ref().is_none_or(|early| early.upload.is_empty());
     // Once a byte of the target was passed on, the client no longer waits for an identification.
     let is_waiting = may_be_ssh && close.by != Side::Client && tunnel.meter.bytes(Direction::Download) == 0;
@@ -93,7 +93,7 @@ async fn identify(
 ) -> Result<(), Close> {
     let tunnel = record.tunnel();
     let identified = |side, line: Line<'_>| {
-        tunnel.facts.seen.identified(side, Software::parse(line.software));
+        tunnel.info.ssh_peers.identified(side, Software::parse(line.software));
         if side == Side::Client {
             if let FirstBytes::Hello(hello, _) = classify(line.text) {
                 tunnel.open.set_hello(hello);
@@ -115,13 +115,13 @@ async fn identify(
 
 /// Sends an SSH client the reason why the tunnel ends before its target's identification. Returns whether it was sent.
 async fn send_disconnect(client: &mut Stream, end: &EarlyEnd<'_>, record: &TunnelRecord<'_>) -> bool {
-    let facts = &record.tunnel().facts;
-    let target = facts.authority.as_ref().map(ToString::to_string).unwrap_or_default();
-    let software = facts.seen.software(Side::Client);
+    let info = &record.tunnel().info;
+    let target = info.authority.as_ref().map(ToString::to_string).unwrap_or_default();
+    let software = info.ssh_peers.software(Side::Client);
     let identification = software
         .map(|software| format!("SSH-2.0-{software}"))
         .unwrap_or_default();
-    let message = in_band::end_message(end, &target, facts.id).to_bytes(identification.as_bytes());
+    let message = in_band::end_message(end, &target, info.id).to_bytes(identification.as_bytes());
     let is_sent = in_band::send(client, &message).await;
     if is_sent {
         in_band::drain_client(client).await;
@@ -133,7 +133,7 @@ async fn send_disconnect(client: &mut Stream, end: &EarlyEnd<'_>, record: &Tunne
 /// begin as SSH does.
 #[derive(Debug)]
 pub(super) struct NotSshReporter {
-    seen: Arc<SshPeers>,
+    ssh_peers: Arc<SshPeers>,
     metrics: Metrics,
 }
 
@@ -141,14 +141,14 @@ impl NotSshReporter {
     /// Creates the inspector of that tunnel.
     pub(super) fn new(record: &TunnelRecord<'_>) -> Self {
         Self {
-            seen: Arc::clone(&record.tunnel().facts.seen),
+            ssh_peers: Arc::clone(&record.tunnel().info.ssh_peers),
             metrics: record.shared.metrics.clone(),
         }
     }
 
     /// Counts and notes that side, unless a side was noted already.
     fn report(&self, side: Side) {
-        if self.seen.not_ssh.set(side).is_ok() {
+        if self.ssh_peers.not_ssh.set(side).is_ok() {
             self.metrics.report_only_refusals.count(["ssh_only"]);
         }
     }
@@ -159,7 +159,7 @@ impl InspectPrefix for NotSshReporter {
         let side = direction.sender();
         match identification::read(beginning, side) {
             Ok(None) => return ControlFlow::Continue(()),
-            Ok(Some(line)) => self.seen.identified(side, Software::parse(line.software)),
+            Ok(Some(line)) => self.ssh_peers.identified(side, Software::parse(line.software)),
             Err(NotSsh) => self.report(side),
         }
         ControlFlow::Break(())
@@ -173,7 +173,7 @@ pub(super) fn report_silence(record: &TunnelRecord<'_>) {
     let is_late = tunnel.start.established.elapsed() >= record.shared.timeouts.ssh_identification;
     for direction in Direction::ALL {
         let side = direction.sender();
-        let has_identified = tunnel.facts.seen.software(side).is_some();
+        let has_identified = tunnel.info.ssh_peers.software(side).is_some();
         if !has_identified && (is_late || tunnel.meter.bytes(direction) > 0) {
             reporter.report(side);
         }

@@ -70,7 +70,7 @@ impl Tunnel<'_> {
             meter: &self.record.tunnel().meter,
             resources: &self.record.shared.resources,
             options: &options,
-            last_look: Some(&*self.record),
+            on_close: Some(&*self.record),
             tunnel: Some(&self.record.tunnel().open),
             // A client that has to identify itself has done so before the relay.
             is_inspected: !requires_ssh,
@@ -111,9 +111,9 @@ async fn close_both(
     {
         let notice = in_band::close_notice(marker, end.close.reason, record.tunnel());
         // After a notice an end of stream does not look like the target's.
-        end.ends.download = in_band::send_notice(&mut transports.downstream, &notice).await;
+        end.eof_sent.download = in_band::send_notice(&mut transports.downstream, &notice).await;
     }
-    relay::finish(transports, end.close, end.ends).await;
+    relay::finish(transports, end.close, end.eof_sent).await;
 }
 
 /// Completes when the proxy has to end the tunnel: at its longest lifetime, when its target has left the allowlist,
@@ -138,7 +138,7 @@ fn forced_close(reservation: &Reservation, record: &TunnelRecord<'_>) -> impl Fu
             () = reservation.target.removed() => CloseReason::TargetRemoved,
             () = tunnel.closed_by_operator(&record.shared.registry.ended_sessions) => CloseReason::ClosedByOperator,
             reason = right_ended => reason,
-            () = record.shared.drain.close_due(tunnel.facts.id.seq, &tunnel.open, last_active) => {
+            () = record.shared.drain.close_due(tunnel.info.id.seq, &tunnel.open, last_active) => {
                 match tunnel.open.is_resumable() {
                     true => CloseReason::ResumedElsewhere,
                     false => CloseReason::Drained,

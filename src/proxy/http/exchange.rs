@@ -91,28 +91,28 @@ pub(super) fn no_wake<'a>(mut values: impl Iterator<Item = &'a [u8]>) -> bool {
 pub(super) const WAKE_FIELD: &str = "switchboard-wake";
 
 /// Returns the fields of a refusal over every version of HTTP.
-pub(super) fn fields(denial: &Refusal) -> Vec<(&'static str, String)> {
-    let refusal = denial.reason;
+pub(super) fn fields(refusal: &Refusal) -> Vec<(&'static str, String)> {
+    let reason = refusal.reason;
     let mut fields = vec![
         ("Content-Type", "text/plain".to_owned()),
-        ("Content-Length", body(denial).len().to_string()),
-        ("Proxy-Status", proxy_status(denial)),
+        ("Content-Length", body(refusal).len().to_string()),
+        ("Proxy-Status", proxy_status(refusal)),
     ];
-    let challenges = challenges(refusal).into_iter().flatten();
+    let challenges = challenges(reason).into_iter().flatten();
     fields.extend(challenges.map(|challenge| ("Proxy-Authenticate", challenge.to_owned())));
-    if refusal == RefusalReason::MethodNotAllowed {
+    if reason == RefusalReason::MethodNotAllowed {
         fields.push(("Allow", "CONNECT".to_owned()));
     }
-    let retry_after = refusal.retry_after();
+    let retry_after = reason.retry_after();
     fields.extend(retry_after.map(|seconds| ("Retry-After", seconds.to_string())));
-    let to_start = denial.seconds_to_start();
+    let to_start = refusal.seconds_to_start();
     fields.extend(to_start.map(|seconds| (STARTING_FIELD, seconds.to_string())));
     fields
 }
 
 /// Returns the body of a refusal, its phrase: some clients print that, and HTTP/2 has no reason phrase.
-pub(super) fn body(denial: &Refusal) -> String {
-    format!("{}\n", denial.phrase())
+pub(super) fn body(refusal: &Refusal) -> String {
+    format!("{}\n", refusal.phrase())
 }
 
 /// The field of a refusal whose target is starting: the whole seconds that the target has left to start. `switchboard
@@ -121,12 +121,12 @@ const STARTING_FIELD: &str = "switchboard-starting";
 
 /// Returns the `Proxy-Status` of a refusal (RFC 9209): its type, its phrase and the details beyond it. A proxy on the way
 /// may replace the reason phrase, and HTTP/2 has none.
-fn proxy_status(denial: &Refusal) -> String {
-    let colon = denial.details().map_or("", |_| ": ");
-    let details = [denial.phrase(), colon, denial.details().unwrap_or_default()].concat();
+fn proxy_status(refusal: &Refusal) -> String {
+    let colon = refusal.details().map_or("", |_| ": ");
+    let details = [refusal.phrase(), colon, refusal.details().unwrap_or_default()].concat();
     // A string of RFC 9651: a quote or a backslash in it would need an escape, which few parsers know.
     let details = details.replace('\\', "").replace('"', "'");
-    let error = denial.reason.proxy_status();
+    let error = refusal.reason.proxy_status();
     format!("switchboard; error={error}; details=\"{details}\"")
 }
 

@@ -25,7 +25,7 @@ pub struct Http1Exchange {
     /// The version of the request, once it is known.
     version: Version,
     /// The sender of the request, once it is complete.
-    sent: SniffedHead,
+    sniffed: SniffedHead,
     end_marker: Option<Marker>,
 }
 
@@ -36,7 +36,7 @@ impl Http1Exchange {
             stream,
             buffer: read,
             version: Version::default(),
-            sent: SniffedHead::default(),
+            sniffed: SniffedHead::default(),
             end_marker: None,
         }
     }
@@ -50,7 +50,7 @@ impl Http1Exchange {
     /// Takes a complete head out of the buffer.
     fn take_head(&mut self, head: Head) -> ConnectRequest {
         let bytes = self.buffer.get_mut(..head.length).unwrap_or_default();
-        self.sent = identify(bytes);
+        self.sniffed = identify(bytes);
         if head.request.credential.is_some() {
             // The buffer lives as long as the early data in it.
             secret::wipe(bytes);
@@ -62,11 +62,11 @@ impl Http1Exchange {
     }
 
     /// Returns the refusal as an HTTP response or, for a client that spoke SSH, as a message of SSH.
-    fn answer(&self, denial: &Refusal) -> Vec<u8> {
-        if denial.reason != RefusalReason::Malformed(Malformed::Ssh) {
-            return response(denial, self.version).into_bytes();
+    fn answer(&self, refusal: &Refusal) -> Vec<u8> {
+        if refusal.reason != RefusalReason::Malformed(Malformed::Ssh) {
+            return response(refusal, self.version).into_bytes();
         }
-        let sentence = denial.phrase().to_owned();
+        let sentence = refusal.phrase().to_owned();
         let code = Code::ProtocolError;
         Disconnect { code, sentence }.to_bytes(&self.buffer)
     }
@@ -88,7 +88,7 @@ impl Http1Exchange {
                     Ok(Some(head)) => return Ok(self.take_head(head)),
                     Ok(None) => {}
                     Err(refusal) => {
-                        self.sent = identify(&self.buffer);
+                        self.sniffed = identify(&self.buffer);
                         // The rest of the head would pass for the bytes after it. An SSH client has sent none.
                         if refusal != RefusalReason::Malformed(Malformed::Ssh) {
                             self.buffer.clear();
@@ -141,10 +141,10 @@ impl Http1Exchange {
     }
 
     /// Sends the refusal. `None` if the client gets no answer.
-    pub(super) async fn refuse(mut self, denial: &Refusal) -> Option<Stream> {
-        let is_told = denial.reason == RefusalReason::TlsRecord
-            || denial.reason.is_answered() && {
-                let answer = self.answer(denial);
+    pub(super) async fn refuse(mut self, refusal: &Refusal) -> Option<Stream> {
+        let is_told = refusal.reason == RefusalReason::TlsRecord
+            || refusal.reason.is_answered() && {
+                let answer = self.answer(refusal);
                 self.send(&answer).await.is_ok()
             };
         is_told.then_some(self.stream)
@@ -152,7 +152,7 @@ impl Http1Exchange {
 
     /// Returns the sender of the request, and the requested target as it was sent.
     pub(super) fn client_program(&self) -> (ClientProgram, &str) {
-        (self.sent.program, &self.sent.target)
+        (self.sniffed.program, &self.sniffed.target)
     }
 
     /// corkscrew drops what it reads together with the 200. As soon as corkscrew has read the 200, an SSH client sends
@@ -171,18 +171,18 @@ impl Http1Exchange {
 
 /// Returns the response. A 407 has the version of the request: nc asks for a password if the answer begins with
 /// `HTTP/1.0 407`, its own version. All other answers are HTTP/1.1 (RFC 9110 section 2.5 allows either).
-fn response(denial: &Refusal, version: Version) -> String {
-    let (status, phrase) = (denial.reason.status(), denial.phrase());
+fn response(refusal: &Refusal, version: Version) -> String {
+    let (status, phrase) = (refusal.reason.status(), refusal.phrase());
     let version = match (version, status) {
         (Version::Http10, 407) => "HTTP/1.0",
         _ => "HTTP/1.1",
     };
     let mut answer = format!("{version} {status} {phrase}\r\nConnection: close\r\n");
-    for (name, value) in fields(denial) {
+    for (name, value) in fields(refusal) {
         // Writing to a String does not fail.
         write!(answer, "{name}: {value}\r\n").ok();
     }
-    answer + "\r\n" + &body(denial)
+    answer + "\r\n" + &body(refusal)
 }
 
 /// Returns the 200 for a client that asks for an end notice.
@@ -234,8 +234,8 @@ mod tests {
             );
             assert!(challenged(refusal, Version::Http11).starts_with("HTTP/1.1 407 "));
         }
-        let denial = Refusal::with_phrase(RefusalReason::NotAuthorized, "no").with_details("create \"x\"");
-        let answer = response(&denial, Version::Http10);
+        let refusal = Refusal::with_phrase(RefusalReason::NotAuthorized, "no").with_details("create \"x\"");
+        let answer = response(&refusal, Version::Http10);
         assert!(answer.starts_with("HTTP/1.1 403 no\r\n"), "{answer}");
         let status = "Proxy-Status: switchboard; error=http_request_denied; details=\"no: create 'x'\"\r\n";
         assert!(answer.contains(status), "{answer}");

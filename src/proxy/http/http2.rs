@@ -72,15 +72,15 @@ pub(super) fn accept(request: Request) -> Result<Stream, RefusalReason> {
 }
 
 /// Sends the refusal. `None` if the client has left, or gets no answer.
-pub(super) fn refuse(request: Request, denial: &Refusal) -> Option<Stream> {
-    if denial.reason == RefusalReason::Malformed(Malformed::NoAuthority) {
+pub(super) fn refuse(request: Request, refusal: &Refusal) -> Option<Stream> {
+    if refusal.reason == RefusalReason::Malformed(Malformed::NoAuthority) {
         // "Malformed requests [...] MUST be treated as a stream error of type PROTOCOL_ERROR": section 8.1.1.
         request.reset_stream(Reason::PROTOCOL_ERROR);
-    } else if denial.reason.is_answered()
+    } else if refusal.reason.is_answered()
         // An error means that the client has reset the stream.
-        && let Ok(stream) = request.answer(answer(denial))
+        && let Ok(stream) = request.answer(answer(refusal))
     {
-        return Some(stream.finished_with(body(denial).into_bytes()).into());
+        return Some(stream.finished_with(body(refusal).into_bytes()).into());
     }
     None
 }
@@ -96,10 +96,10 @@ fn values<'a>(fields: &'a HeaderMap, name: &'static str) -> impl Iterator<Item =
 }
 
 /// Returns the head of a refusal.
-fn answer(denial: &Refusal) -> Response<()> {
+fn answer(refusal: &Refusal) -> Response<()> {
     let mut answer = Response::new(());
-    *answer.status_mut() = StatusCode::from_u16(denial.reason.status()).unwrap_or_default();
-    for (name, value) in fields(denial) {
+    *answer.status_mut() = StatusCode::from_u16(refusal.reason.status()).unwrap_or_default();
+    for (name, value) in fields(refusal) {
         if let (Ok(name), Ok(value)) = (HeaderName::try_from(name), HeaderValue::try_from(value)) {
             answer.headers_mut().append(name, value);
         }

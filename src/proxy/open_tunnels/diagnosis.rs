@@ -96,7 +96,7 @@ impl Samples<'_> {
         let side = direction.receiver();
         let [first, last] = self.both(side)?;
         let counted = self.share_of(last.peer_window_limited.saturating_sub(first.peer_window_limited));
-        let seen = self.share(|look| look.leg(side).is_some_and(has_closed_window));
+        let seen = self.share(|sample| sample.leg(side).is_some_and(has_closed_window));
         let share = counted.max(seen);
         (share >= HELD).then(|| SlowCause {
             share,
@@ -113,8 +113,9 @@ impl Samples<'_> {
     /// Detects bytes that wait for the receiver's network, if this network shows a [symptom](Self::symptom).
     fn queue(&self, direction: Direction) -> Option<SlowCause> {
         let side = direction.receiver();
-        let share = self.share(|look| {
-            look.leg(side)
+        let share = self.share(|sample| {
+            sample
+                .leg(side)
                 .is_some_and(|leg| leg.not_sent > 0 && !has_closed_window(leg))
         });
         let symptom = self.symptom(side)?;
@@ -132,9 +133,9 @@ impl Samples<'_> {
     /// Detects unread bytes of the sender, though the receiver's connection would take more.
     fn unread_backlog(&self, direction: Direction) -> Option<SlowCause> {
         let (from, to) = (direction.sender(), direction.receiver());
-        let share = self.share(|look| {
-            let waits = look.leg(from).is_some_and(|leg| leg.receive_queue > 0);
-            waits && look.leg(to).is_some_and(|leg| leg.not_sent == 0)
+        let share = self.share(|sample| {
+            let waits = sample.leg(from).is_some_and(|leg| leg.receive_queue > 0);
+            waits && sample.leg(to).is_some_and(|leg| leg.not_sent == 0)
         });
         let is_limited = self.limit(direction).is_some();
         if share < MOSTLY || is_limited {
@@ -164,7 +165,7 @@ impl Samples<'_> {
     fn stall(&self) -> Option<SlowCause> {
         SIDES.into_iter().find_map(|side| {
             let [first, last] = self.both(side)?;
-            let waits = self.share(|look| look.leg(side).is_some_and(|leg| leg.in_flight() > 0));
+            let waits = self.share(|sample| sample.leg(side).is_some_and(|leg| leg.in_flight() > 0));
             (waits >= ALWAYS && first.acknowledged == last.acknowledged).then(|| SlowCause {
                 share: waits,
                 verdict: verdict(side),
@@ -246,7 +247,7 @@ impl Samples<'_> {
     /// Detects a target that was sent bytes and answers nothing.
     fn silence(&self) -> Option<SlowCause> {
         let (first, last) = (self.first()?, self.last()?);
-        let is_sent = |look: &&Sample| look.bytes.upload > first.bytes.upload;
+        let is_sent = |sample: &&Sample| sample.bytes.upload > first.bytes.upload;
         let sent = self.looks.iter().find(is_sent)?;
         let since = last.at.saturating_sub(sent.at);
         let is_silent = first.bytes.download == last.bytes.download;
@@ -276,13 +277,13 @@ impl Samples<'_> {
 
     fn rtt(&self, side: Side) -> Duration {
         self.last()
-            .and_then(|look| look.leg(side))
+            .and_then(|sample| sample.leg(side))
             .map_or(Duration::ZERO, |leg| leg.rtt)
     }
 
     /// Returns the share of the samples that show it.
     fn share(&self, shows: impl Fn(&Sample) -> bool) -> f64 {
-        let showing = self.looks.iter().filter(|look| shows(look)).count();
+        let showing = self.looks.iter().filter(|sample| shows(sample)).count();
         as_f64(showing) / as_f64(self.looks.len().max(1))
     }
 
@@ -340,7 +341,7 @@ impl Samples<'_> {
     }
 
     fn length(&self) -> Duration {
-        self.last().map_or(Duration::ZERO, |look| look.at)
+        self.last().map_or(Duration::ZERO, |sample| sample.at)
     }
 }
 

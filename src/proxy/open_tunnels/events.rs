@@ -102,15 +102,15 @@ impl Events {
 
 impl RefusedRequest {
     /// Creates the refusal from the request info.
-    pub(crate) fn new(facts: &RequestInfo, outcome: Outcome) -> Self {
+    pub(crate) fn new(info: &RequestInfo, outcome: Outcome) -> Self {
         Self {
-            id: facts.id,
-            client: facts.client.ip(),
-            user: beginning(facts.user_name(), MAX_NAME),
-            claimed: facts.claimed.clone(),
-            authority: facts.authority.clone(),
-            target: facts.target.as_ref().map(|target| target.id().clone()),
-            why: beginning(facts.authorization.as_deref().unwrap_or_default(), MAX_WHY),
+            id: info.id,
+            client: info.client.ip(),
+            user: beginning(info.user_name(), MAX_NAME),
+            claimed: info.claimed.clone(),
+            authority: info.authority.clone(),
+            target: info.target.as_ref().map(|target| target.id().clone()),
+            why: beginning(info.authorization.as_deref().unwrap_or_default(), MAX_WHY),
             outcome,
         }
     }

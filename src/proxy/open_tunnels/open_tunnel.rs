@@ -26,7 +26,7 @@ use crate::tunnel::target_metrics::TargetSeries;
 #[derive(Debug)]
 pub struct OpenTunnel {
     /// Its request info, and later the SSH software of both sides.
-    pub facts: RequestInfo,
+    pub info: RequestInfo,
     /// When it was established.
     pub start: Start,
     /// Its byte counts.
@@ -47,7 +47,7 @@ pub struct OpenTunnel {
     /// The series of its target.
     pub(crate) series: Arc<TargetSeries>,
     /// The last sample of its counts.
-    look: Mutex<RateSample>,
+    sample: Mutex<RateSample>,
     /// The last measurements of the connections of the client and of the target.
     last_rtt: Mutex<[Option<RttSample>; 2]>,
     /// True if a send queue was not empty at the last check of its windows.
@@ -66,13 +66,13 @@ struct RateSample {
 
 impl OpenTunnel {
     /// Creates a tunnel that was established just now; its bytes count for its target, too.
-    pub(crate) fn new(facts: RequestInfo, series: &Arc<TargetSeries>, open: TunnelGuard) -> Self {
+    pub(crate) fn new(info: RequestInfo, series: &Arc<TargetSeries>, open: TunnelGuard) -> Self {
         let start = Start::now();
-        let meter = Meter::new(Arc::clone(&series.totals)).idle_for(facts.idle);
+        let meter = Meter::new(Arc::clone(&series.totals)).idle_for(info.idle);
         // A tunnel that begins is active, unless its session sleeps.
         series.was_active(start.to_system_time(meter.activity().last_active));
         Self {
-            facts,
+            info,
             start,
             meter,
             open,
@@ -82,7 +82,7 @@ impl OpenTunnel {
             final_reason: OnceLock::new(),
             closer: AtomicWaker::new(),
             series: Arc::clone(series),
-            look: Mutex::new(RateSample {
+            sample: Mutex::new(RateSample {
                 at: start.established,
                 bytes: Both::default(),
                 rates: Both::default(),
@@ -108,24 +108,24 @@ impl OpenTunnel {
 
     /// Returns the bytes a second between the last two samples, taken at least 1 s apart; the first is at the start.
     pub fn rates(&self) -> Both<u64> {
-        let mut look = self.look.lock();
-        let millis = look.at.elapsed().as_millis();
+        let mut sample = self.sample.lock();
+        let millis = sample.at.elapsed().as_millis();
         if millis < MIN_SAMPLE_INTERVAL.as_millis() {
-            return look.rates;
+            return sample.rates;
         }
         let bytes = Both::from_fn(|direction| self.meter.bytes(direction));
         let rate = |moved: u64| u64::try_from(u128::from(moved) * 1000 / millis).unwrap_or(u64::MAX);
-        *look = RateSample {
+        *sample = RateSample {
             at: Instant::now(),
             bytes,
-            rates: Both::from_fn(|direction| rate(bytes[direction] - look.bytes[direction])),
+            rates: Both::from_fn(|direction| rate(bytes[direction] - sample.bytes[direction])),
         };
-        look.rates
+        sample.rates
     }
 
     /// Returns what the kernel knows of the connections of the client and of the target. It takes some microseconds.
     pub fn legs(&self, diag: &SockDiag) -> [Result<TcpInfo, DiagError>; 2] {
-        let seen = diag.look_up_all(self.facts.ends());
+        let seen = diag.look_up_all(self.info.socket_addrs());
         for (trip, seen) in self.last_rtt.lock().iter_mut().zip(&seen) {
             if let Ok(TcpInfo { rtt, retransmits, .. }) = *seen {
                 let measured = RttSample { rtt, retransmits };
@@ -171,10 +171,10 @@ impl OpenTunnel {
     /// Sets its rates: its own ones, or else those of the restrictions.
     pub(crate) fn apply_limits(&self, restrictions: &Restrictions) {
         // One caller at a time, from the read to the write: else the rates of a moment ago could replace the new ones.
-        let _lock = self.look.lock();
+        let _lock = self.sample.lock();
         for direction in [Direction::Upload, Direction::Download] {
             let own = self.own_rates[direction].get();
-            let rate = own.or_else(|| restrictions.rate(&self.facts.subject(), direction));
+            let rate = own.or_else(|| restrictions.rate(&self.info.subject(), direction));
             self.rate_overrides[direction].set(rate);
         }
     }
@@ -213,7 +213,7 @@ impl OpenTunnel {
             self.closer.register(context.waker());
             if session.is_none() {
                 session = self.open.session();
-                if let Some(reason) = session.and_then(|session| ended.reason(session, self.facts.user_name())) {
+                if let Some(reason) = session.and_then(|session| ended.reason(session, self.info.user_name())) {
                     self.close(&reason, true);
                 }
             }

@@ -126,13 +126,13 @@ pub struct EndedTunnel {
 
 impl EndedTunnel {
     fn new(tunnel: &OpenTunnel, close: Close) -> Self {
-        let facts = &tunnel.facts;
+        let info = &tunnel.info;
         Self {
-            id: facts.id,
-            client: facts.client.ip(),
-            user: beginning(facts.user_name(), MAX_NAME),
-            target: facts.target.as_ref().map(|target| target.id().clone()),
-            node: facts.node.clone(),
+            id: info.id,
+            client: info.client.ip(),
+            user: beginning(info.user_name(), MAX_NAME),
+            target: info.target.as_ref().map(|target| target.id().clone()),
+            node: info.node.clone(),
             is_resumable: tunnel.open.is_resumable(),
             start: tunnel.start,
             end: Instant::now(),

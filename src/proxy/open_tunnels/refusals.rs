@@ -29,10 +29,10 @@ pub struct RefusalEntry {
 }
 
 impl RefusalEntry {
-    fn new(facts: &RequestInfo, outcome: Outcome) -> Self {
+    fn new(info: &RequestInfo, outcome: Outcome) -> Self {
         let first = Start::now();
         Self {
-            request: RefusedRequest::new(facts, outcome),
+            request: RefusedRequest::new(info, outcome),
             first,
             last: first.established,
             count: 1,
@@ -40,12 +40,12 @@ impl RefusalEntry {
         }
     }
 
-    fn is_like(&self, facts: &RequestInfo, outcome: Outcome) -> bool {
+    fn is_like(&self, info: &RequestInfo, outcome: Outcome) -> bool {
         let request = &self.request;
         request.outcome == outcome
-            && request.authority == facts.authority
-            && *request.user == *facts.user_name()
-            && request.claimed == facts.claimed
+            && request.authority == info.authority
+            && *request.user == *info.user_name()
+            && request.claimed == info.claimed
     }
 }
 
@@ -91,7 +91,7 @@ impl Default for Refusals {
 
 impl Refusals {
     /// Counts a refusal, and lists it. Port probes are only counted: they would displace the rest.
-    pub(crate) fn note(&self, facts: &RequestInfo, outcome: Outcome) {
+    pub(crate) fn note(&self, info: &RequestInfo, outcome: Outcome) {
         let now = SystemTime::now();
         let mut counts = self.counts.lock();
         let (count, last) = counts.entry(outcome.reason()).or_insert((0, now));
@@ -99,8 +99,8 @@ impl Refusals {
         drop(counts);
         if outcome != Outcome::Refused(RefusalReason::PortProbe) {
             let [users, others] = &mut *self.past.lock();
-            let past = if facts.user.is_some() { users } else { others };
-            add(past, facts, outcome);
+            let past = if info.user.is_some() { users } else { others };
+            add(past, info, outcome);
         }
     }
 
@@ -125,14 +125,14 @@ impl Refusals {
 
 /// Adds a refusal to an equal one, or as an entry of its own. A network gets [`MAX_OF_NETWORK`] entries of the last
 /// [`LATEST`]: names that a stranger makes up would displace all others.
-fn add(past: &mut PastHour<RefusalEntry>, facts: &RequestInfo, outcome: Outcome) {
-    let own = network(facts.client.ip());
+fn add(past: &mut PastHour<RefusalEntry>, info: &RequestInfo, outcome: Outcome) {
+    let own = network(info.client.ip());
     let mut entries = 0;
     let mut newest = None;
     for entry in past.latest(LATEST).filter(|entry| network(entry.request.client) == own) {
-        if entry.is_like(facts, outcome) {
+        if entry.is_like(info, outcome) {
             let entry = Arc::make_mut(entry);
-            (entry.request.id, entry.request.client) = (facts.id, facts.client.ip());
+            (entry.request.id, entry.request.client) = (info.id, info.client.ip());
             (entry.last, entry.count) = (Instant::now(), entry.count + 1);
             return;
         }
@@ -141,7 +141,7 @@ fn add(past: &mut PastHour<RefusalEntry>, facts: &RequestInfo, outcome: Outcome)
     }
     match newest {
         Some(newest) if entries >= MAX_OF_NETWORK => Arc::make_mut(newest).others += 1,
-        _ => past.push(RefusalEntry::new(facts, outcome)),
+        _ => past.push(RefusalEntry::new(info, outcome)),
     }
 }
 
@@ -170,11 +170,11 @@ mod tests {
         })
     }
 
-    fn facts(client: &str, authority: &str) -> RequestInfo {
+    fn info(client: &str, authority: &str) -> RequestInfo {
         let address = SocketAddr::new(client.parse().unwrap(), 1);
-        let mut facts = RequestInfo::new(Ids::default().next(), [address; 2], Instant::now());
-        facts.authority = authority.parse().ok();
-        facts
+        let mut info = RequestInfo::new(Ids::default().next(), [address; 2], Instant::now());
+        info.authority = authority.parse().ok();
+        info
     }
 
     const NOT_ALLOWED: Outcome = Outcome::Refused(RefusalReason::NotAllowed);
@@ -195,9 +195,9 @@ mod tests {
         let refusals = Refusals::default();
         for _ in 0..1000 {
             for (client, name) in [("192.0.2.1", "a:22"), ("192.0.2.2", "a:22"), ("192.0.2.1", "b:22")] {
-                refusals.note(&facts(client, name), NOT_ALLOWED);
+                refusals.note(&info(client, name), NOT_ALLOWED);
             }
-            refusals.note(&facts("192.0.2.1", ""), Outcome::Refused(RefusalReason::PortProbe));
+            refusals.note(&info("192.0.2.1", ""), Outcome::Refused(RefusalReason::PortProbe));
         }
         let row = |client: &str, name: &str| (client.to_owned(), name.to_owned(), 1000, 0);
         let expected = [
@@ -213,13 +213,13 @@ mod tests {
     fn a_stranger_with_made_up_names_displaces_neither_other_clients_nor_users() {
         let refusals = Refusals::default();
         let since = refusals.list().complete_since;
-        refusals.note(&facts("192.0.2.9", "devbox:22"), NOT_ALLOWED);
-        let mut of_user = facts("192.0.2.8", "devbox:22");
+        refusals.note(&info("192.0.2.9", "devbox:22"), NOT_ALLOWED);
+        let mut of_user = info("192.0.2.8", "devbox:22");
         of_user.user = Some(user("alice"));
         refusals.note(&of_user, NOT_ALLOWED);
         for number in 0..10_000 {
             refusals.note(
-                &facts(&format!("2001:db8::{number:x}"), &format!("n{number}:22")),
+                &info(&format!("2001:db8::{number:x}"), &format!("n{number}:22")),
                 NOT_ALLOWED,
             );
         }
@@ -233,7 +233,7 @@ mod tests {
         // Of many networks at once: users stay, and the list says since when it is complete.
         for number in 0..10_000_u32 {
             let address = std::net::Ipv4Addr::from_bits(number).to_string();
-            refusals.note(&facts(&address, "x:22"), NOT_ALLOWED);
+            refusals.note(&info(&address, "x:22"), NOT_ALLOWED);
         }
         let list = refusals.list();
         assert!(list.complete_since > since && list.entries.len() <= 1001);
@@ -244,15 +244,15 @@ mod tests {
     fn the_entries_of_a_process_take_less_than_a_mebibyte() {
         let long = |number: usize| {
             let name = format!("{}:22", vec!["x".repeat(63); 3].join("."));
-            let mut facts = facts(&format!("2001:db8:0:{number:x}::1"), &name);
-            facts.authorization = Some("é".repeat(2000).into());
-            facts
+            let mut info = info(&format!("2001:db8:0:{number:x}::1"), &name);
+            info.authorization = Some("é".repeat(2000).into());
+            info
         };
         let refusals = Refusals::default();
         for number in 0..3000 {
-            let mut facts = long(number);
-            facts.user = number.is_multiple_of(2).then(|| user(&"é".repeat(2000)));
-            refusals.note(&facts, NOT_ALLOWED);
+            let mut info = long(number);
+            info.user = number.is_multiple_of(2).then(|| user(&"é".repeat(2000)));
+            refusals.note(&info, NOT_ALLOWED);
         }
         let bytes: usize = refusals.list().entries.iter().map(|entry| entry.bytes()).sum();
         assert!((MAX_BYTES..2 * MAX_BYTES).contains(&bytes), "{bytes}");

@@ -82,10 +82,10 @@ impl Registry {
     /// Lists a tunnel for as long as the registration is held. Restrictions apply to it, also those of a moment ago: a
     /// later one finds it in the list.
     pub(crate) fn enter(&self, tunnel: Arc<OpenTunnel>) -> Registration<'_> {
-        let number = tunnel.facts.id.seq;
+        let number = tunnel.info.id.seq;
         self.shard(number).lock().insert(number, Arc::clone(&tunnel));
         tunnel.apply_limits(&self.restrictions);
-        if let Some(reason) = self.restrictions.close_reason(&tunnel.facts.subject()) {
+        if let Some(reason) = self.restrictions.close_reason(&tunnel.info.subject()) {
             tunnel.close(&reason, true);
         }
         self.events.publish(|| Event::Opened(Arc::clone(&tunnel)));
@@ -122,7 +122,7 @@ impl Registration<'_> {
 
 impl Drop for Registration<'_> {
     fn drop(&mut self) {
-        let number = self.tunnel.facts.id.seq;
+        let number = self.tunnel.info.id.seq;
         self.registry.shard(number).lock().remove(&number);
         // Not left to the tunnel's drop: unread events own the tunnel for as long as their reader stalls.
         self.tunnel.open.end();
@@ -158,9 +158,9 @@ mod tests {
         let mut id = Ids::default().next();
         id.seq = number;
         let address = SocketAddr::from(([192, 0, 2, 1], 1));
-        let facts = RequestInfo::new(id, [address, address], Instant::now());
+        let info = RequestInfo::new(id, [address, address], Instant::now());
         let (_, drain) = DrainController::new();
-        Arc::new(OpenTunnel::new(facts, series, drain.opened()))
+        Arc::new(OpenTunnel::new(info, series, drain.opened()))
     }
 
     fn keystrokes(tunnel: &OpenTunnel, count: usize) {
@@ -228,11 +228,11 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (mut accepted, peer) = listener.accept().unwrap();
-        let mut facts = RequestInfo::new(Ids::default().next(), [peer, peer], Instant::now());
-        facts.locals[0] = Some(accepted.local_addr().unwrap());
+        let mut info = RequestInfo::new(Ids::default().next(), [peer, peer], Instant::now());
+        info.locals[0] = Some(accepted.local_addr().unwrap());
         let series = series();
         let (_conductor, drain) = DrainController::new();
-        let tunnel = OpenTunnel::new(facts, &series, drain.opened());
+        let tunnel = OpenTunnel::new(info, &series, drain.opened());
         let diag = SockDiag::default();
         accepted.set_nonblocking(true).unwrap();
         for _ in 0..2 {
@@ -273,8 +273,8 @@ mod tests {
         let series = series();
         let (_conductor, drain) = DrainController::new();
         let address = SocketAddr::from(([192, 0, 2, 1], 1));
-        let facts = RequestInfo::new(Ids::default().next(), [address, address], Instant::now());
-        let tunnel = OpenTunnel::new(facts, &series, drain.opened());
+        let info = RequestInfo::new(Ids::default().next(), [address, address], Instant::now());
+        let tunnel = OpenTunnel::new(info, &series, drain.opened());
         assert!(tunnel.close("drain of a node", false) && !tunnel.close("again", false));
         assert_eq!(
             (tunnel.close_reason(), tunnel.is_end_final()),
@@ -291,8 +291,8 @@ mod tests {
         let _unread = registry.events.watch().unwrap();
         let (_conductor, drain) = DrainController::new();
         let address = SocketAddr::from(([192, 0, 2, 1], 1));
-        let facts = RequestInfo::new(Ids::default().next(), [address, address], Instant::now());
-        let tunnel = Arc::new(OpenTunnel::new(facts, &series, drain.opened()));
+        let info = RequestInfo::new(Ids::default().next(), [address, address], Instant::now());
+        let tunnel = Arc::new(OpenTunnel::new(info, &series, drain.opened()));
         tunnel.open.set_resumable();
         let listed = registry.enter(tunnel);
         assert_eq!(drain.resumable(), 1);

@@ -71,14 +71,14 @@ impl AccessLog {
 
     /// Writes the line of a refusal, or counts the refusal for a later line. Port probes have no lines, which would
     /// drown the rest.
-    pub(in crate::proxy) fn refused(&self, facts: &RequestInfo, refusal: RefusalReason, answered: AnswerKind) {
-        let addresses = [facts.client.ip(), facts.peer.ip()];
-        let claimed = facts.claimed.as_deref().unwrap_or_default();
+    pub(in crate::proxy) fn refused(&self, info: &RequestInfo, refusal: RefusalReason, answered: AnswerKind) {
+        let addresses = [info.client.ip(), info.peer.ip()];
+        let claimed = info.claimed.as_deref().unwrap_or_default();
         if refusal != RefusalReason::PortProbe && self.admits(addresses, refusal, claimed) {
             let outcome = Some(Outcome::Refused(refusal));
             self.write(&AccessLine {
                 answered,
-                ..AccessLine::new(facts, "refuse", outcome)
+                ..AccessLine::new(info, "refuse", outcome)
             });
         }
     }
@@ -154,7 +154,7 @@ impl AccessLog {
         second.written = u32::try_from(due.len()).unwrap_or(u32::MAX);
         drop(second);
         for (first, refusal, count, claimed) in &due {
-            self.write(&AccessLine::of_several(*first, *refusal, *count, claimed));
+            self.write(&AccessLine::summary(*first, *refusal, *count, claimed));
         }
     }
 }

@@ -100,16 +100,16 @@ pub(in crate::proxy) struct AccessLine<'a> {
 impl<'a> AccessLine<'a> {
     /// Creates the line of a connection, request or tunnel: answered by HTTP, without bytes, with the duration up to
     /// now. The open line of a tunnel has no outcome.
-    pub(in crate::proxy) fn new(facts: &'a RequestInfo, event: &'static str, outcome: Option<Outcome>) -> Self {
-        let identity = facts.tls.as_ref().and_then(|peer| peer.identity.as_ref());
-        let (user, target) = (facts.user.as_deref(), facts.target.as_deref().map(Target::id));
+    pub(in crate::proxy) fn new(info: &'a RequestInfo, event: &'static str, outcome: Option<Outcome>) -> Self {
+        let identity = info.tls.as_ref().and_then(|peer| peer.identity.as_ref());
+        let (user, target) = (info.user.as_deref(), info.target.as_deref().map(Target::id));
         let shortened = |name| excerpt(name, MAX_NAME);
-        let [client_software, target_software] = facts.software();
+        let [client_software, target_software] = info.software();
         Self {
-            client: Some(facts.client.ip()),
-            client_port: facts.client.port(),
-            peer: Some(facts.peer.ip()),
-            tls_version: facts.tls.as_ref().map_or("", |peer| peer.version),
+            client: Some(info.client.ip()),
+            client_port: info.client.port(),
+            peer: Some(info.peer.ip()),
+            tls_version: info.tls.as_ref().map_or("", |peer| peer.version),
             tls_subject: identity.map_or("", |identity| &identity.subject),
             tls_names: identity.map(CertificateNames::listed_names).unwrap_or_default(),
             user: user.map(|user| shortened(&user.name)).unwrap_or_default(),
@@ -119,29 +119,29 @@ impl<'a> AccessLine<'a> {
                 .map(shortened)
                 .unwrap_or_default(),
             method: user.map_or("", |user| user.method.label()),
-            claimed: facts.claimed.as_deref().unwrap_or_default(),
-            authorization: facts.authorization(),
-            http: facts.http,
-            host: facts.authority.as_ref().map_or("", Authority::host),
-            port: facts.authority.as_ref().map_or(0, Authority::port),
+            claimed: info.claimed.as_deref().unwrap_or_default(),
+            authorization: info.authorization(),
+            http: info.http,
+            host: info.authority.as_ref().map_or("", Authority::host),
+            port: info.authority.as_ref().map_or(0, Authority::port),
             client_software,
-            upstream: facts.upstream,
-            node: &facts.node,
-            anchor: &facts.anchor,
+            upstream: info.upstream,
+            node: &info.node,
+            anchor: &info.anchor,
             target_software,
             namespace: target.map_or("", |id| &id.namespace),
             service: target.map_or("", |id| &id.service),
-            duration_ms: millis(facts.accepted.elapsed()),
-            dial_ms: facts.dial_ms,
-            dial_error: facts.dial_error,
+            duration_ms: millis(info.accepted.elapsed()),
+            dial_ms: info.dial_ms,
+            dial_error: info.dial_error,
             answered: AnswerKind::Http,
-            tunnel_id: Some(facts.id),
-            ..Self::without_facts(event, outcome, 1)
+            tunnel_id: Some(info.id),
+            ..Self::without_info(event, outcome, 1)
         }
     }
 
     /// Creates the line of several refusals: of one client or, without addresses, of many clients.
-    pub(in crate::proxy) fn of_several(
+    pub(in crate::proxy) fn summary(
         addresses: Option<[IpAddr; 2]>,
         refusal: RefusalReason,
         count: u64,
@@ -152,11 +152,11 @@ impl<'a> AccessLine<'a> {
             client,
             peer,
             claimed,
-            ..Self::without_facts("refuse", Some(Outcome::Refused(refusal)), count)
+            ..Self::without_info("refuse", Some(Outcome::Refused(refusal)), count)
         }
     }
 
-    fn without_facts(event: &'static str, outcome: Option<Outcome>, count: u64) -> Self {
+    fn without_info(event: &'static str, outcome: Option<Outcome>, count: u64) -> Self {
         Self {
             event,
             status: outcome.map_or(ESTABLISHED, Outcome::status),
@@ -257,9 +257,9 @@ mod tests {
             bytes_sent: u64::MAX,
             duration_ms: 0.25,
             answered: AnswerKind::Ssh,
-            ..AccessLine::without_facts("close", None, 1)
+            ..AccessLine::without_info("close", None, 1)
         };
-        let unknown = AccessLine::of_several(None, RefusalReason::NotAllowed, 7, "");
+        let unknown = AccessLine::summary(None, RefusalReason::NotAllowed, 7, "");
         let [known, unknown]: [Value; 2] = [known, unknown].map(|line| serde_json::to_value(line).unwrap());
         for (member, expected) in [
             ("client.address", json!("192.0.2.1")),

@@ -15,7 +15,7 @@ pub(super) struct Capacity {
     /// The most pipes that the relays may hold.
     pub(super) pipes: usize,
     /// The configured caps that were logged last.
-    told: Option<TotalCaps>,
+    reported: Option<TotalCaps>,
 }
 
 impl Capacity {
@@ -28,7 +28,7 @@ impl Capacity {
         Ok(Self {
             descriptors,
             pipes: descriptors.pipes(MAX_PIPES),
-            told: None,
+            reported: None,
         })
     }
 
@@ -36,7 +36,7 @@ impl Capacity {
     pub(super) fn fitting(&mut self, configured: TotalCaps, metrics: &Metrics) -> TotalCaps {
         let fitting = self.descriptors.caps_for(configured, self.pipes);
         metrics.tunnels_limit.set(number(fitting.tunnels).into());
-        if self.told.replace(configured) != Some(configured) {
+        if self.reported.replace(configured) != Some(configured) {
             self.report(configured, fitting);
         }
         fitting

@@ -103,8 +103,8 @@ impl Reload {
         shared.anchors.set_taken(config.takes_anchors());
         self.users.apply(&config, shared);
         self.writer.publish(&config.targets, &config.limits);
-        shared.clients.set(config.limits.of_clients());
-        shared.users.set(config.limits.of_users());
+        shared.clients.set(config.limits.client_limits());
+        shared.users.set(config.limits.user_limits());
         shared.connect_rate.set(config.limits.client);
         let caps = self.capacity.fitting(config.limits.process, metrics);
         shared.unfinished.set(caps.unfinished);

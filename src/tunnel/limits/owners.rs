@@ -153,7 +153,7 @@ mod tests {
 
     #[test]
     fn an_owner_is_one_for_as_long_as_it_is_held() {
-        let owners = LimitOwners::new(Limits::default().of_clients());
+        let owners = LimitOwners::new(Limits::default().client_limits());
         let one = client(&owners, "192.0.2.1");
         assert!(Arc::ptr_eq(&one, &client(&owners, "192.0.2.1")));
         assert!(!Arc::ptr_eq(&one, &client(&owners, "192.0.2.2")));
@@ -188,7 +188,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn an_owner_that_comes_back_has_the_credit_that_it_has_left() {
-        let mut limits = Limits::default().of_clients();
+        let mut limits = Limits::default().client_limits();
         (limits.rates.download, limits.burst) = ("1MiB/s".parse().unwrap(), "2MiB".parse().unwrap());
         let owners = LimitOwners::new(limits);
         assert_eq!(burst(&client(&owners, "192.0.2.1")).await, 2 << 20);
@@ -214,7 +214,7 @@ mod tests {
 
     #[test]
     fn changed_limits_reach_the_owners_that_are_held_and_new_ones() {
-        let owners = LimitOwners::new(Limits::default().of_users());
+        let owners = LimitOwners::new(Limits::default().user_limits());
         let held = [client(&owners, "192.0.2.1"), user(&owners, "alice")];
         let limits = OwnerLimits {
             rates: SharedLimits {
@@ -222,7 +222,7 @@ mod tests {
                 ..SharedLimits::default()
             },
             tunnels: NonZeroU32::new(1),
-            ..Limits::default().of_clients()
+            ..Limits::default().client_limits()
         };
         owners.set(limits);
         let new = [client(&owners, "192.0.2.2"), user(&owners, "bob")];

@@ -48,7 +48,9 @@ impl Slots {
                 (taken < max).then(|| taken + 1)
             })
             .ok()
-            .map(|_| Slot { of: Arc::clone(self) })
+            .map(|_| Slot {
+                slots: Arc::clone(self),
+            })
     }
 }
 
@@ -56,12 +58,12 @@ impl Slots {
 #[derive(Debug)]
 #[must_use = "dropping it frees the slot"]
 pub struct Slot {
-    of: Arc<Slots>,
+    slots: Arc<Slots>,
 }
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        self.of.taken.fetch_sub(1, Ordering::Relaxed);
+        self.slots.taken.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

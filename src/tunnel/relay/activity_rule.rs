@@ -52,27 +52,27 @@ pub struct History {
 }
 
 impl History {
-    /// Ends a minute, with `moved` as the traffic so far. Returns whether the minute was active.
-    pub fn end_minute(&mut self, moved: Traffic) -> bool {
-        let minute = moved.since(self.end);
+    /// Ends a minute, with `traffic` as the traffic so far. Returns whether the minute was active.
+    pub fn end_minute(&mut self, traffic: Traffic) -> bool {
+        let minute = traffic.since(self.end);
         let is_active = self.is_active(minute, MinuteTraffic::is_like);
         if let Some(oldest) = self.minutes.get_mut(usize::from(self.next)) {
             *oldest = minute;
         }
         self.next = (self.next + 1) % REMEMBERED;
         self.known = (self.known + 1).min(REMEMBERED);
-        self.end = moved;
+        self.end = traffic;
         is_active
     }
 
     /// Returns whether the current minute is active already: further traffic can only confirm that.
-    pub fn is_already_active(&self, moved: Traffic) -> bool {
-        self.is_active(moved.since(self.end), MinuteTraffic::could_still_match)
+    pub fn is_already_active(&self, traffic: Traffic) -> bool {
+        self.is_active(traffic.since(self.end), MinuteTraffic::could_still_match)
     }
 
     /// Returns whether the current minute has a byte.
-    pub fn has_moved(&self, moved: Traffic) -> bool {
-        moved != self.end
+    pub fn has_moved(&self, traffic: Traffic) -> bool {
+        traffic != self.end
     }
 
     fn is_active(&self, minute: MinuteTraffic, is_like: impl Fn(MinuteTraffic, MinuteTraffic) -> bool) -> bool {

@@ -114,7 +114,7 @@ pub struct RelayConfig<'a> {
     /// The longest times without use.
     pub options: &'a Options,
     /// Called when a side has ended, while both sockets still exist; `None` for no call.
-    pub last_look: Option<&'a dyn OnClose>,
+    pub on_close: Option<&'a dyn OnClose>,
     /// The tunnel, if it may be resumable. A resumable tunnel ends once one side has ended and no byte has moved for
     /// 2 s since, because its session has its own half-close and end.
     pub tunnel: Option<&'a TunnelGuard>,
@@ -137,8 +137,8 @@ impl<'a> RelayConfig<'a> {
 
     /// Calls the hook, if there is one.
     pub(super) fn before_close(&self) {
-        if let Some(last_look) = self.last_look {
-            last_look.before_close();
+        if let Some(on_close) = self.on_close {
+            on_close.before_close();
         }
     }
 }

@@ -67,19 +67,19 @@ pub(super) struct Flow<'a, R, W> {
     pub(super) reader: R,
     pub(super) writer: W,
     /// The first bytes while they are inspected, and then the frames of a session. Boxed: most directions have none.
-    pub(super) beginning: Option<Box<Prefix<'a>>>,
+    pub(super) prefix: Option<Box<Prefix<'a>>>,
 }
 
 impl<R: Reader, W: Writer> Flow<'_, R, W> {
     /// Inspects bytes that were read elsewhere, if they belong to the prefix.
     pub(super) fn inspect(&mut self, bytes: &[u8]) {
-        inspect(&mut self.beginning, bytes);
+        inspect(&mut self.prefix, bytes);
     }
 
     /// Notes that bytes are spliced, uninspected.
     pub(super) fn skip(&mut self) {
-        if let Some(beginning) = &mut self.beginning {
-            beginning.skip();
+        if let Some(prefix) = &mut self.prefix {
+            prefix.skip();
         }
     }
 
@@ -96,7 +96,7 @@ impl<R: Reader, W: Writer> Flow<'_, R, W> {
             direction,
             reader,
             writer,
-            beginning,
+            prefix,
         } = self;
         let failure = |side| move |error| Failure::new(side, &error);
         SCRATCH.with_borrow_mut(|scratch| {
@@ -105,7 +105,7 @@ impl<R: Reader, W: Writer> Flow<'_, R, W> {
             }
             let buffer = scratch.get_mut(..max).unwrap_or_default();
             let bytes = ready!(reader.poll_read(context, buffer)).map_err(failure(direction.sender()))?;
-            inspect(beginning, bytes);
+            inspect(prefix, bytes);
             let mut rest = bytes;
             while !rest.is_empty()
                 && let Poll::Ready(result) = writer.poll_write(context, rest)
@@ -134,9 +134,9 @@ impl<R: Reader, W: Writer> Flow<'_, R, W> {
             return self.poll_copy(context, max.min(MAX_BYTES), moved);
         };
         let start = memory.as_ptr();
-        let beginning = &mut self.beginning;
+        let prefix = &mut self.prefix;
         let read = self.reader.poll_read(context, memory).map_ok(|bytes| {
-            inspect(beginning, bytes);
+            inspect(prefix, bytes);
             let elsewhere = (!std::ptr::eq(bytes.as_ptr(), start)).then(|| bytes.to_vec());
             (bytes.len(), elsewhere)
         });
@@ -165,11 +165,11 @@ impl<R: Reader, W: Writer> Flow<'_, R, W> {
     }
 }
 
-fn inspect(beginning: &mut Option<Box<Prefix<'_>>>, bytes: &[u8]) {
-    if let Some(inspected) = beginning
+fn inspect(prefix: &mut Option<Box<Prefix<'_>>>, bytes: &[u8]) {
+    if let Some(inspected) = prefix
         && inspected.inspect(bytes).is_break()
     {
-        *beginning = None;
+        *prefix = None;
     }
 }
 

@@ -15,8 +15,8 @@ use crate::tunnel::outcome::{Close, CloseReason, Side};
 
 /// Completes when the sender is to be abandoned although its bytes wait for the receiver. The sender has failed; or the
 /// tunnel is resumable, the sender has ended, and no byte has moved for [`SILENCE_TIMEOUT`]. Nothing else would notice.
-pub(super) async fn abandoned(reader: &mut impl Reader, terms: &RelayConfig<'_>, by: Side) -> Failure {
-    if !terms.is_resumable() {
+pub(super) async fn abandoned(reader: &mut impl Reader, config: &RelayConfig<'_>, by: Side) -> Failure {
+    if !config.is_resumable() {
         return Failure::new(by, &reader.failed().await);
     }
     if let Err(error) = reader.ended().await {
@@ -26,7 +26,7 @@ pub(super) async fn abandoned(reader: &mut impl Reader, terms: &RelayConfig<'_>,
         biased;
         error = reader.failed() => Failure::new(by, &error),
         // It has ended gracefully, but the other side did not take its last bytes in time.
-        _ = silence(terms.meter, SILENCE_TIMEOUT) => Failure {
+        _ = silence(config.meter, SILENCE_TIMEOUT) => Failure {
             by,
             reason: CloseReason::Eof,
             is_cancelled: false,
@@ -46,12 +46,12 @@ pub(super) fn silence(meter: &Meter, timeout: Duration) -> impl Future<Output = 
     clippy::manual_async_fn,
     reason = "an async fn keeps each argument twice, for as long as the tunnel is idle"
 )]
-pub(super) fn idle(terms: &RelayConfig<'_>) -> impl Future<Output = Close> {
+pub(super) fn idle(config: &RelayConfig<'_>) -> impl Future<Output = Close> {
     async move {
-        match terms.options.idle {
+        match config.options.idle {
             Some(timeout) => {
                 boxed(sleep(timeout.min(RETURN_TIMEOUT))).await;
-                elapsed(|| terms.meter.activity().last_active, timeout).await
+                elapsed(|| config.meter.activity().last_active, timeout).await
             }
             None => pending().await,
         }

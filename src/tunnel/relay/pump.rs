@@ -23,9 +23,9 @@ use crate::tunnel::limits::throttle::Throttle;
 /// One direction of a relay. Dropping any of its futures at any await loses no byte.
 #[derive(Debug)]
 pub(super) struct Pump<'a, R, W> {
-    halves: Flow<'a, R, W>,
+    flow: Flow<'a, R, W>,
     strategy: Strategy,
-    terms: &'a RelayConfig<'a>,
+    config: &'a RelayConfig<'a>,
     throttle: Throttle<'a>,
     shares: [Option<Share<'a>>; 3],
     in_flight: InFlight<'a>,
@@ -51,16 +51,16 @@ enum InFlight<'a> {
 
 impl<'a, R: Reader, W: Writer> Pump<'a, R, W> {
     /// Creates one direction of a relay between transports that move bulk by `bulk`.
-    pub(super) fn new(halves: Flow<'a, R, W>, bulk: BulkMode, terms: &'a RelayConfig<'a>) -> Self {
+    pub(super) fn new(flow: Flow<'a, R, W>, bulk: BulkMode, config: &'a RelayConfig<'a>) -> Self {
         let DirectionLimits {
             tunnel,
             rate_override,
             shared,
-        } = terms.limits[halves.direction];
+        } = config.limits[flow.direction];
         Self {
-            strategy: Strategy::new(halves.direction, bulk, terms.resources.hot),
-            halves,
-            terms,
+            strategy: Strategy::new(flow.direction, bulk, config.resources.hot),
+            flow,
+            config,
             throttle: Throttle::new(tunnel).with_override(rate_override),
             shares: shared.map(|budget| budget.map(Budget::share)),
             in_flight: InFlight::Nothing,
@@ -74,7 +74,7 @@ impl<'a, R: Reader, W: Writer> Pump<'a, R, W> {
     /// Returns the pump with early data in flight.
     pub(super) fn beginning_with(mut self, early: Vec<u8>) -> Self {
         self.throttle.spend(early.len());
-        self.halves.inspect(&early);
+        self.flow.inspect(&early);
         self.in_flight = Unwritten::new(early).map_or(InFlight::Nothing, |residue| InFlight::Buffered {
             residue,
             _large: None,
@@ -85,8 +85,8 @@ impl<'a, R: Reader, W: Writer> Pump<'a, R, W> {
     /// Completes when the sending side fails after its end of stream, without reading from it. Also notes that the end
     /// of stream has been sent to the receiver.
     pub(super) async fn reader_failed(&mut self) -> Failure {
-        let by = self.halves.direction.sender();
-        let Flow { reader, writer, .. } = &mut self.halves;
+        let by = self.flow.direction.sender();
+        let Flow { reader, writer, .. } = &mut self.flow;
         let sent = async {
             poll_fn(|context| writer.poll_end_sent(context)).await;
             self.has_sent_end = true;
@@ -111,7 +111,7 @@ impl<'a, R: Reader, W: Writer> Pump<'a, R, W> {
         }
         let read = |context: &mut Context<'_>| {
             let mut byte = [0];
-            let read = ready!(self.halves.reader.poll_read(context, &mut byte));
+            let read = ready!(self.flow.reader.poll_read(context, &mut byte));
             Poll::Ready(read.is_ok_and(<[u8]>::is_empty))
         };
         poll_fn(read).await
@@ -145,22 +145,22 @@ impl<'a, R: Reader, W: Writer> Pump<'a, R, W> {
             }
         }
         // Before the shutdown: a socket that has seen both ends of stream may be gone at once.
-        self.terms.before_close();
+        self.config.before_close();
         self.has_finished = true;
-        let end = poll_fn(|context| self.halves.writer.poll_shutdown(context)).await;
+        let end = poll_fn(|context| self.flow.writer.poll_shutdown(context)).await;
         // If the receiver has reset in the meantime, the other direction finds that when it reads.
         let error = end.err().filter(is_refusal_of_an_end);
-        let receiver = self.halves.direction.receiver();
+        let receiver = self.flow.direction.receiver();
         error.map_or(Ok(()), |error| Err(Failure::new(receiver, &error)))
     }
 
     /// Waits for something to read. It comes before the limits, so that an idle tunnel takes no part of a budget.
     async fn readable(&mut self) -> Result<(), Failure> {
-        let by = self.halves.direction.sender();
+        let by = self.flow.direction.sender();
         let ready = poll_fn(|context| {
-            let is_closed = self.terms.meter.is_window_closed(self.halves.direction);
-            follow_window(&mut self.tolerates_closed_window, is_closed, &self.halves.writer);
-            self.halves.reader.poll_readable(context)
+            let is_closed = self.config.meter.is_window_closed(self.flow.direction);
+            follow_window(&mut self.tolerates_closed_window, is_closed, &self.flow.writer);
+            self.flow.reader.poll_readable(context)
         })
         .await;
         ready.map_err(|error| Failure::new(by, &error))
@@ -175,7 +175,7 @@ impl<'a, R: Reader, W: Writer> Pump<'a, R, W> {
     }
 
     async fn admit_by_limits(&mut self, max: usize) -> usize {
-        let (meter, direction) = (self.terms.meter, self.halves.direction);
+        let (meter, direction) = (self.config.meter, self.flow.direction);
         let waited = |wait| meter.throttled(direction, wait);
         let before = meter.throttled_time(direction);
         let mut admitted = self.throttle.admit(max, waited).await;
@@ -211,7 +211,7 @@ impl<'a, R: Reader, W: Writer> Pump<'a, R, W> {
             reader,
             writer,
             ..
-        } = &mut self.halves;
+        } = &mut self.flow;
         let ready = poll_fn(|context| match writer.lender() {
             Some(lender) => lender.poll_ready(context),
             None => Poll::Ready(Ok(())),
@@ -219,7 +219,7 @@ impl<'a, R: Reader, W: Writer> Pump<'a, R, W> {
         tokio::select! {
             biased;
             ready = ready => ready.map_err(|error| Failure::new(direction.receiver(), &error)),
-            failure = abandoned(reader, self.terms, direction.sender()) => Err(failure),
+            failure = abandoned(reader, self.config, direction.sender()) => Err(failure),
         }
     }
 
@@ -229,7 +229,7 @@ impl<'a, R: Reader, W: Writer> Pump<'a, R, W> {
         let at_once = poll_fn(|context| Poll::Ready(self.poll_write(context))).await;
         let slowly = match at_once {
             Poll::Ready(Ok(())) => false,
-            Poll::Ready(Err(error)) => return Err(Failure::new(self.halves.direction.receiver(), &error)),
+            Poll::Ready(Err(error)) => return Err(Failure::new(self.flow.direction.receiver(), &error)),
             Poll::Pending => boxed(self.wait_until_written()).await? >= SLOW,
         };
         self.strategy.has_written(slowly);
@@ -239,9 +239,9 @@ impl<'a, R: Reader, W: Writer> Pump<'a, R, W> {
     /// Writes all that is in flight, and returns how long that took.
     async fn wait_until_written(&mut self) -> Result<Duration, Failure> {
         let start = Instant::now();
-        let (direction, moved) = (self.halves.direction, self.moved());
-        let (Flow { reader, writer, .. }, in_flight) = (&mut self.halves, &mut self.in_flight);
-        let (meter, is_tolerated) = (self.terms.meter, &mut self.tolerates_closed_window);
+        let (direction, moved) = (self.flow.direction, self.moved());
+        let (Flow { reader, writer, .. }, in_flight) = (&mut self.flow, &mut self.in_flight);
+        let (meter, is_tolerated) = (self.config.meter, &mut self.tolerates_closed_window);
         let write = |context: &mut Context<'_>| {
             follow_window(is_tolerated, meter.is_window_closed(direction), writer);
             in_flight.poll_write(context, writer, &moved)
@@ -252,13 +252,13 @@ impl<'a, R: Reader, W: Writer> Pump<'a, R, W> {
                 Ok(()) => Ok(start.elapsed()),
                 Err(error) => Err(Failure::new(direction.receiver(), &error)),
             },
-            failure = abandoned(reader, self.terms, direction.sender()) => Err(failure),
+            failure = abandoned(reader, self.config, direction.sender()) => Err(failure),
         }
     }
 
     fn poll_write(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let moved = self.moved();
-        self.in_flight.poll_write(context, &mut self.halves.writer, moved)
+        self.in_flight.poll_write(context, &mut self.flow.writer, moved)
     }
 
     /// Reads at most `max` bytes: 0 at the end of stream, `None` if there are none after all.
@@ -266,13 +266,13 @@ impl<'a, R: Reader, W: Writer> Pump<'a, R, W> {
         match self.strategy.next() {
             Step::Splice(_) => self.splice(context, max),
             Step::LargeCopy(_) if max > copy::MAX_BYTES => {
-                let slot = self.terms.resources.large_pieces.take();
+                let slot = self.config.resources.large_pieces.take();
                 self.copy(context, if slot.is_some() { max } else { copy::MAX_BYTES }, slot)
             }
             Step::Copy(_) | Step::LargeCopy(_) => self.copy(context, max, None),
             Step::Lend(_) => {
                 let moved = self.moved();
-                let copied = self.halves.poll_lent(context, max, moved);
+                let copied = self.flow.poll_lent(context, max, moved);
                 self.account(copied, None)
             }
         }
@@ -283,14 +283,14 @@ impl<'a, R: Reader, W: Writer> Pump<'a, R, W> {
     /// At TCP urgent data splice(2) always fails with EAGAIN or, once the peer has finished, returns 0, although more
     /// bytes follow and the socket stays readable. read(2) skips the mark, so a copy follows in both cases.
     fn splice(&mut self, context: &mut Context<'_>, max: usize) -> Result<Option<usize>, Failure> {
-        let by = self.halves.direction.sender();
-        let (Some(socket), Some(mut pipe)) = (self.halves.reader.socket(), self.terms.resources.pipes.take()) else {
+        let by = self.flow.direction.sender();
+        let (Some(socket), Some(mut pipe)) = (self.flow.reader.socket(), self.config.resources.pipes.take()) else {
             return self.copy(context, max.min(copy::MAX_BYTES), None);
         };
         match pipe.try_fill(socket, max) {
             Ok(0) => self.copy(context, max.min(copy::MAX_BYTES), None),
             Ok(read) => {
-                self.halves.skip();
+                self.flow.skip();
                 self.in_flight = InFlight::Piped(pipe);
                 Ok(Some(read))
             }
@@ -304,7 +304,7 @@ impl<'a, R: Reader, W: Writer> Pump<'a, R, W> {
     /// Copies at most `max` bytes. `slot` is that of a large piece.
     fn copy(&mut self, context: &mut Context<'_>, max: usize, slot: Option<Slot>) -> Result<Option<usize>, Failure> {
         let moved = self.moved();
-        let copied = self.halves.poll_copy(context, max, moved);
+        let copied = self.flow.poll_copy(context, max, moved);
         self.account(copied, slot)
     }
 
@@ -329,7 +329,7 @@ impl<'a, R: Reader, W: Writer> Pump<'a, R, W> {
 
     /// Returns the function that counts written bytes.
     fn moved(&self) -> impl Fn(usize) + 'a {
-        let (meter, direction) = (self.terms.meter, self.halves.direction);
+        let (meter, direction) = (self.config.meter, self.flow.direction);
         move |bytes| meter.record(direction, bytes)
     }
 
@@ -344,7 +344,7 @@ impl<'a, R: Reader, W: Writer> Pump<'a, R, W> {
             if self.strategy.shares_task() {
                 yield_within_task().await;
             } else {
-                boxed(self.terms.resources.yielder.yield_now()).await;
+                boxed(self.config.resources.yielder.yield_now()).await;
             }
         }
     }

@@ -320,8 +320,8 @@ mod tests {
     async fn a_port_that_refuses_ends_the_attempt_at_once() {
         let (_refusing, address) = refusing();
         for again in [None, Some(Duration::from_secs(120))] {
-            let mut dialing = dialing(vec![address], again);
-            let error = dialing.connect(&proxy_at(address), patient()).await.unwrap_err();
+            let mut dialer = dialing(vec![address], again);
+            let error = dialer.connect(&proxy_at(address), patient()).await.unwrap_err();
             assert_eq!(error.to_string(), format!("cannot connect to the proxy at {address}"));
         }
     }
@@ -351,12 +351,12 @@ mod tests {
         }
         // The path to this host is over its loopback, which the first look finds.
         let begun = Instant::now();
-        let mut dialing = ProxyDialer {
+        let mut dialer = ProxyDialer {
             path: Some(path),
             ..ProxyDialer::default()
         };
-        dialing.path_changed().await;
+        dialer.path_changed().await;
         assert!(begun.elapsed() <= BETWEEN_LOOKS);
-        assert!(timeout(10 * BETWEEN_LOOKS, dialing.path_changed()).await.is_err());
+        assert!(timeout(10 * BETWEEN_LOOKS, dialer.path_changed()).await.is_err());
     }
 }

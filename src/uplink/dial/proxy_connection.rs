@@ -26,11 +26,11 @@ pub(crate) struct ProxyConnection {
 pub(crate) async fn open(
     proxy: &ProxyUrl,
     forward: Option<&ForwardProxy>,
-    dialing: &mut ProxyDialer,
+    dialer: &mut ProxyDialer,
     deadline: Deadline,
 ) -> Result<ProxyConnection, ClientError> {
     let Some(forward) = forward else {
-        let (stream, deadline) = dialing.connect(proxy, deadline).await?;
+        let (stream, deadline) = dialer.connect(proxy, deadline).await?;
         return Ok(ProxyConnection {
             peer: stream.peer_addr().ok(),
             stream: Box::new(stream),
@@ -38,7 +38,7 @@ pub(crate) async fn open(
         });
     };
     let opened = async {
-        let (stream, deadline) = dialing.connect(forward.url(), deadline).await?;
+        let (stream, deadline) = dialer.connect(forward.url(), deadline).await?;
         let stream = Box::pin(via_forward_proxy(forward, stream, proxy, deadline)).await?;
         Ok(ProxyConnection {
             stream,

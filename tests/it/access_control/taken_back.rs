@@ -142,7 +142,7 @@ async fn a_user_has_its_own_slots_wherever_it_connects_from() {
     world.cluster.allow("bob", "team/a");
     world.shared.users.set(OwnerLimits {
         tunnels: NonZeroU32::new(3),
-        ..Limits::default().of_users()
+        ..Limits::default().user_limits()
     });
     let mut open = Vec::new();
     for _ in 0..3 {

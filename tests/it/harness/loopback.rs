@@ -99,7 +99,7 @@ impl Rig {
             meter: &self.meter,
             resources: &self.resources,
             options: &self.options,
-            last_look: None,
+            on_close: None,
             tunnel: self.resumable.as_ref(),
             is_inspected: false,
         }

@@ -22,8 +22,8 @@ impl From<HandshakeError> for ClientError {
 }
 
 impl From<DetachCause> for ClientError {
-    fn from(unlinked: DetachCause) -> Self {
-        match unlinked {
+    fn from(cause: DetachCause) -> Self {
+        match cause {
             DetachCause::Failed(error) => error.into(),
             DetachCause::Closed => Self::WithPauses(anyhow!("the connection was closed")),
             DetachCause::Silent => Self::Moved("nothing came from the anchor for too long"),

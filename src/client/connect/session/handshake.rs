@@ -23,22 +23,22 @@ pub(in crate::client) enum FarEnd {
     /// An anchor, to which the client has to prove itself.
     Anchor {
         stream: BoxedIo,
-        opening: Box<ClientHandshake>,
+        handshake: Box<ClientHandshake>,
     },
 }
 
 /// Waits for the announcement of an anchor, and sends nothing: an SSH server would take any bytes for the client's
 /// identification. An SSH server identifies itself at once, so the wait takes no time there.
 pub(in crate::client) async fn detect(mut stream: BoxedIo, early: Vec<u8>) -> Result<FarEnd, ClientError> {
-    let mut opening = ClientHandshake::begin();
+    let mut handshake = ClientHandshake::begin();
     let last = Instant::now() + HANDSHAKE_TIMEOUT;
     let mut read = early;
     loop {
-        match opening.receive(&read)? {
+        match handshake.receive(&read)? {
             HandshakeStep::Plain(bytes) => return Ok(FarEnd::Plain { stream, bytes }),
-            HandshakeStep::NeedMore if opening.is_proved() => {
-                let opening = Box::new(opening);
-                return Ok(FarEnd::Anchor { stream, opening });
+            HandshakeStep::NeedMore if handshake.is_proved() => {
+                let handshake = Box::new(handshake);
+                return Ok(FarEnd::Anchor { stream, handshake });
             }
             HandshakeStep::NeedMore => {}
             // The anchor has not seen the proof yet.
@@ -51,11 +51,11 @@ pub(in crate::client) async fn detect(mut stream: BoxedIo, early: Vec<u8>) -> Re
         match read {
             Ok(Ok(1..)) => {}
             Ok(Ok(0)) | Err(_) => {
-                let bytes = opening.into_plain_bytes();
+                let bytes = handshake.into_plain_bytes();
                 return Ok(FarEnd::Plain { stream, bytes });
             }
             Ok(Err(error)) => {
-                let bytes = opening.into_plain_bytes();
+                let bytes = handshake.into_plain_bytes();
                 return Ok(FarEnd::Broken { bytes, error });
             }
         }
@@ -66,15 +66,15 @@ pub(in crate::client) async fn detect(mut stream: BoxedIo, early: Vec<u8>) -> Re
 pub(super) async fn resume(
     mut stream: BoxedIo,
     early: Vec<u8>,
-    mut opening: ClientHandshake,
+    mut handshake: ClientHandshake,
 ) -> Result<(BoxedIo, HandshakeResult), ClientError> {
     let mut read = early;
     loop {
-        let step = opening.receive(&read)?;
+        let step = handshake.receive(&read)?;
         if let HandshakeStep::Attached(attached) = step {
             return Ok((stream, attached));
         }
-        let output = opening.take_output();
+        let output = handshake.take_output();
         if !output.is_empty() {
             stream.write_all(&output).await?;
             stream.flush().await?;

@@ -25,15 +25,15 @@ where
         self.pause().await?;
         let options = self.options;
         // The attempt takes the dialer and watches the path itself: a change must not end the attempt.
-        let mut dialing = std::mem::take(&mut self.dialer);
-        dialing.set_again(self.backoff.timeout());
+        let mut dialer = std::mem::take(&mut self.dialer);
+        dialer.set_again(self.backoff.timeout());
         self.note_use();
         let idle = (self.clock)().duration_since(self.moved.1).unwrap_or_default();
-        dialing.session = self.secrets.as_ref().map(|secrets| (secrets.id, idle));
+        dialer.session = self.secrets.as_ref().map(|secrets| (secrets.id, idle));
         let opened = self
-            .run_detached(Box::pin(attempt::open(options, login, &mut dialing)))
+            .run_detached(Box::pin(attempt::open(options, login, &mut dialer)))
             .await;
-        self.dialer = dialing;
+        self.dialer = dialer;
         let (stream, early) = opened??;
         login.succeeded();
         match self.secrets.clone() {
@@ -88,9 +88,9 @@ where
         early: Vec<u8>,
     ) -> Result<Attachment<BoxedIo>, SessionExit> {
         let received = self.driver.session().received();
-        let opening = ClientHandshake::resume(secrets, received).map_err(HandshakeError::from)?;
-        let handshake = timeout(HANDSHAKE_TIMEOUT, handshake::resume(stream, early, opening));
-        let proved = self.run_detached(Box::pin(handshake)).await?;
+        let handshake = ClientHandshake::resume(secrets, received).map_err(HandshakeError::from)?;
+        let resumed = timeout(HANDSHAKE_TIMEOUT, handshake::resume(stream, early, handshake));
+        let proved = self.run_detached(Box::pin(resumed)).await?;
         let (stream, attached) = proved.map_err(|_| error::unanswered())??;
         // The previous connection has served, as it has delivered bytes of an upload.
         if attached.received > self.delivered {
@@ -110,7 +110,7 @@ where
     async fn restart(&mut self, stream: BoxedIo, early: Vec<u8>) -> Result<Attachment<BoxedIo>, SessionExit> {
         self.driver.session_mut().restart().map_err(error::violated)?;
         match self.run_detached(Box::pin(detect(stream, early))).await?? {
-            FarEnd::Anchor { stream, opening } => Ok(self.begin(stream, opening)),
+            FarEnd::Anchor { stream, handshake } => Ok(self.begin(stream, handshake)),
             FarEnd::Plain { .. } => Err(HandshakeError::NoAnchor.into()),
             FarEnd::Broken { error, .. } => Err(ClientError::from(error).into()),
         }

@@ -11,7 +11,7 @@ use crate::uplink::error::ClientError;
 /// The time since the connection was lost, and what was reported.
 #[derive(Debug)]
 pub(super) struct OutageReporter {
-    remarks: UserOutput,
+    output: UserOutput,
     proxy: String,
     outage: Option<Outage>,
 }
@@ -25,9 +25,9 @@ struct Outage {
 
 impl OutageReporter {
     /// Creates the report for connections through a proxy of that name.
-    pub(super) fn new(remarks: UserOutput, proxy: &str) -> Self {
+    pub(super) fn new(output: UserOutput, proxy: &str) -> Self {
         Self {
-            remarks,
+            output,
             proxy: proxy.to_owned(),
             outage: None,
         }
@@ -62,7 +62,7 @@ impl OutageReporter {
         {
             outage.is_reported = true;
             let line = format!("reconnecting to {}: {}", self.proxy, outage.reason);
-            (self.remarks.0)(&printable(&line, MAX_LINE));
+            (self.output.0)(&printable(&line, MAX_LINE));
         }
     }
 
@@ -70,7 +70,7 @@ impl OutageReporter {
     pub(super) fn connected(&mut self) {
         if let Some(outage) = self.outage.take().filter(|outage| outage.is_reported) {
             let line = format!("reconnected after {} s", outage.started.elapsed().as_secs());
-            (self.remarks.0)(&line);
+            (self.output.0)(&line);
         }
     }
 }

@@ -93,13 +93,13 @@ async fn a_proxy_that_cannot_serve_now_is_asked_again_and_the_user_is_told_once(
         drop(rig.proxy.answer(answer).await);
     }
     drop(rig.proxy.answer(b"HTTP/1.1 502 a target\x1b[2J\r\n\r\n").await);
-    remark(&rig.remarks, "reconnecting to 127.0.0.1: the proxy").await;
+    remark(&rig.output, "reconnecting to 127.0.0.1: the proxy").await;
     let _path = rig.path().await;
     expect(&mut beside.sshd, b"typed meanwhile").await;
-    remark(&rig.remarks, "reconnected after ").await;
+    remark(&rig.output, "reconnected after ").await;
     talk(&mut session, &mut beside, b"hello").await;
     log_out(session, beside).await;
-    assert_eq!(rig.remarks.lock().len(), 2, "{:?}", rig.remarks.lock());
+    assert_eq!(rig.output.lock().len(), 2, "{:?}", rig.output.lock());
 }
 
 #[tokio::test]

@@ -202,7 +202,7 @@ async fn a_signal_ends_the_session_at_the_anchor() {
         ask.send_replace(leaving);
         session.end().await.unwrap();
         assert_eq!(within(beside.ended).await.unwrap(), Some(EndReason::ProgramExited));
-        assert_eq!(*rig.remarks.lock(), [""; 0], "{leaving:?}");
+        assert_eq!(*rig.output.lock(), [""; 0], "{leaving:?}");
     }
 }
 
@@ -221,15 +221,15 @@ async fn ssh_that_leaves_during_an_outage_ends_the_session_without_a_further_lin
         };
         let (mut session, ask) = signalled(options, is_abandoned);
         let (path, _beside) = rig.begun(&mut session).await;
-        let Rig { proxy, remarks, .. } = rig;
+        let Rig { proxy, output, .. } = rig;
         let _port = proxy.close();
         path.cut().await;
-        remark(&remarks, "reconnecting to 127.0.0.1: ").await;
+        remark(&output, "reconnecting to 127.0.0.1: ").await;
         match leaving {
             Some(leaving) => _ = ask.send_replace(leaving),
             None => IS_GONE.store(1, Ordering::Relaxed),
         }
         session.end().await.unwrap();
-        assert_eq!(remarks.lock().len(), 1, "{leaving:?}");
+        assert_eq!(output.lock().len(), 1, "{leaving:?}");
     }
 }

@@ -1,18 +1,18 @@
-//! The join by examples.
+//! The cluster by examples.
 
 mod history;
 
 use super::*;
 use crate::kubernetes::objects::model::{Endpoint, SlicePort, State};
 
-fn rules() -> TargetPolicy {
-    rules_of(Options::default())
+fn policy() -> TargetPolicy {
+    policy_of(Options::default())
 }
 
-fn rules_of(options: Options) -> TargetPolicy {
+fn policy_of(options: Options) -> TargetPolicy {
     TargetPolicy {
         options,
-        guards: AddressFilter::default(),
+        filter: AddressFilter::default(),
         limits: Limits::default(),
     }
 }
@@ -50,17 +50,17 @@ fn slice(service: &str, port: u16, endpoints: &[(&str, State)]) -> Slice {
     }
 }
 
-fn put_service(join: &mut ClusterObjects, namespace: &str, name: &str, service: Service) {
-    join.put(key(namespace, name), Object::Service(Box::new(service)));
+fn put_service(cluster: &mut ClusterObjects, namespace: &str, name: &str, service: Service) {
+    cluster.put(key(namespace, name), Object::Service(Box::new(service)));
 }
 
-fn put_slice(join: &mut ClusterObjects, namespace: &str, name: &str, slice: Slice) {
-    join.put(key(namespace, name), Object::Slice(Box::new(slice)));
+fn put_slice(cluster: &mut ClusterObjects, namespace: &str, name: &str, slice: Slice) {
+    cluster.put(key(namespace, name), Object::Slice(Box::new(slice)));
 }
 
 /// The only change, which sets a target.
-fn set(settled: &TargetUpdates) -> &ServiceTarget {
-    match settled.changes.as_slice() {
+fn set(updates: &TargetUpdates) -> &ServiceTarget {
+    match updates.changes.as_slice() {
         [Change::Set(target)] => target,
         other => panic!("{other:?}"),
     }
@@ -80,30 +80,30 @@ fn addresses(target: &ServiceTarget) -> Vec<String> {
 
 #[test]
 fn a_service_and_its_slices_become_a_target_in_any_order() {
-    let mut join = ClusterObjects::new(rules());
+    let mut cluster = ClusterObjects::new(policy());
     let endpoints = slice("a", 22, &[("10.0.0.1", State::Ready), ("10.0.0.2", State::NotReady)]);
-    put_slice(&mut join, "n", "a-1", endpoints);
-    assert_eq!(join.recompute(), TargetUpdates::default());
-    put_service(&mut join, "n", "a", service(2200));
-    let settled = join.recompute();
-    let target = set(&settled);
+    put_slice(&mut cluster, "n", "a-1", endpoints);
+    assert_eq!(cluster.recompute(), TargetUpdates::default());
+    put_service(&mut cluster, "n", "a", service(2200));
+    let updates = cluster.recompute();
+    let target = set(&updates);
     assert_eq!((&*target.id.short_name(), target.ports), ("a.n", [2200, 22]));
     assert_eq!(addresses(target), ["10.0.0.1:22"]);
     assert_eq!((target.endpoints.ready, target.endpoints.total), (1, 2));
-    assert_eq!(settled.remarks, [ServiceNotice::Added(key("n", "a"), 2200)]);
+    assert_eq!(updates.notices, [ServiceNotice::Added(key("n", "a"), 2200)]);
     // The same object again is no change.
-    put_service(&mut join, "n", "a", service(2200));
-    assert_eq!(join.recompute(), TargetUpdates::default());
-    join.remove(Kind::Service, &key("n", "a"));
-    assert_eq!(join.recompute().changes, [Change::Remove(target_id(&key("n", "a")))]);
-    join.remove(Kind::Slice, &key("n", "a-1"));
-    join.recompute();
-    assert!(join.services.is_empty() && join.strays.is_empty());
+    put_service(&mut cluster, "n", "a", service(2200));
+    assert_eq!(cluster.recompute(), TargetUpdates::default());
+    cluster.remove(Kind::Service, &key("n", "a"));
+    assert_eq!(cluster.recompute().changes, [Change::Remove(target_id(&key("n", "a")))]);
+    cluster.remove(Kind::Slice, &key("n", "a-1"));
+    cluster.recompute();
+    assert!(cluster.services.is_empty() && cluster.strays.is_empty());
 }
 
 #[test]
 fn each_pod_with_a_hostname_is_a_target_below_its_service() {
-    let mut join = ClusterObjects::new(rules());
+    let mut cluster = ClusterObjects::new(policy());
     let with_names = |names: &[&str]| {
         let addresses: Vec<_> = (0..names.len()).map(|index| format!("10.0.0.{index}")).collect();
         let endpoints: Vec<_> = addresses.iter().map(|address| (&**address, State::Ready)).collect();
@@ -115,10 +115,10 @@ fn each_pod_with_a_hostname_is_a_target_below_its_service() {
     };
     let mut waking = service(22);
     waking.annotations.wake = Some(Box::new("statefulset/web".parse().unwrap()));
-    put_service(&mut join, "n", "web", waking);
-    put_slice(&mut join, "n", "web-x", with_names(&["web-0", "web-1", ""]));
-    let changed = |settled: TargetUpdates| -> Vec<_> {
-        let changes = settled.changes.into_iter().map(|change| match change {
+    put_service(&mut cluster, "n", "web", waking);
+    put_slice(&mut cluster, "n", "web-x", with_names(&["web-0", "web-1", ""]));
+    let changed = |updates: TargetUpdates| -> Vec<_> {
+        let changes = updates.changes.into_iter().map(|change| match change {
             Change::Set(target) => (target.id.short_name(), addresses(&target)),
             Change::Remove(id) => (id.short_name(), Vec::new()),
         });
@@ -133,13 +133,13 @@ fn each_pod_with_a_hostname_is_a_target_below_its_service() {
         at("web-0.web.n", &[0]),
         at("web-1.web.n", &[1]),
     ];
-    assert_eq!(changed(join.recompute()), all);
+    assert_eq!(changed(cluster.recompute()), all);
     // One goes, and another address has the name of the other.
-    put_slice(&mut join, "n", "web-x", with_names(&["", "web-0"]));
+    put_slice(&mut cluster, "n", "web-x", with_names(&["", "web-0"]));
     let moved = [at("web-1.web.n", &[]), at("web.n", &[0, 1]), at("web-0.web.n", &[1])];
-    assert_eq!(changed(join.recompute()), moved);
-    join.remove(Kind::Service, &key("n", "web"));
-    assert_eq!(changed(join.recompute()), [at("web-0.web.n", &[]), at("web.n", &[])]);
+    assert_eq!(changed(cluster.recompute()), moved);
+    cluster.remove(Kind::Service, &key("n", "web"));
+    assert_eq!(changed(cluster.recompute()), [at("web-0.web.n", &[]), at("web.n", &[])]);
     // A tenant may list any number.
     let many: Vec<_> = (0..1100).map(|number| format!("p{number}")).collect();
     let many: Vec<_> = many.iter().map(String::as_str).collect();
@@ -150,9 +150,9 @@ fn each_pod_with_a_hostname_is_a_target_below_its_service() {
             ..slice.endpoints[0].clone()
         })
         .collect();
-    put_slice(&mut join, "n", "web-x", slice);
-    put_service(&mut join, "n", "web", service(22));
-    assert_eq!(join.recompute().changes.len(), 1 + 1024);
+    put_slice(&mut cluster, "n", "web-x", slice);
+    put_service(&mut cluster, "n", "web", service(22));
+    assert_eq!(cluster.recompute().changes.len(), 1 + 1024);
 }
 
 #[test]
@@ -164,30 +164,30 @@ fn a_slice_is_found_by_its_name_whatever_it_is_called() {
         ("a-b", true),
         ("a-bc", true),
     ] {
-        let mut join = ClusterObjects::new(rules());
-        put_service(&mut join, "n", "a", service(22));
-        put_service(&mut join, "n", "a-b", service(23));
-        put_slice(&mut join, "n", name, slice("a-b", 22, &[("10.0.0.1", State::Ready)]));
-        assert_eq!(join.strays.len(), usize::from(is_stray), "{name}");
-        join.recompute();
+        let mut cluster = ClusterObjects::new(policy());
+        put_service(&mut cluster, "n", "a", service(22));
+        put_service(&mut cluster, "n", "a-b", service(23));
+        put_slice(&mut cluster, "n", name, slice("a-b", 22, &[("10.0.0.1", State::Ready)]));
+        assert_eq!(cluster.strays.len(), usize::from(is_stray), "{name}");
+        cluster.recompute();
         // It passes to another Service, and is deleted there.
-        put_slice(&mut join, "n", name, slice("a", 22, &[("10.0.0.1", State::Ready)]));
-        let changed = |settled: &TargetUpdates| -> Vec<_> {
-            let set = settled.changes.iter().map(|change| match change {
+        put_slice(&mut cluster, "n", name, slice("a", 22, &[("10.0.0.1", State::Ready)]));
+        let changed = |updates: &TargetUpdates| -> Vec<_> {
+            let set = updates.changes.iter().map(|change| match change {
                 Change::Set(target) => (target.id.service.to_string(), target.endpoints.total),
                 Change::Remove(id) => panic!("{id}"),
             });
             set.collect()
         };
         assert_eq!(
-            changed(&join.recompute()),
+            changed(&cluster.recompute()),
             [("a".to_owned(), 1), ("a-b".to_owned(), 0)],
             "{name}"
         );
-        join.remove(Kind::Slice, &key("n", name));
-        assert_eq!(changed(&join.recompute()), [("a".to_owned(), 0)], "{name}");
+        cluster.remove(Kind::Slice, &key("n", name));
+        assert_eq!(changed(&cluster.recompute()), [("a".to_owned(), 0)], "{name}");
         assert!(
-            join.strays.is_empty() && join.keys(Kind::Slice, None).is_empty(),
+            cluster.strays.is_empty() && cluster.keys(Kind::Slice, None).is_empty(),
             "{name}"
         );
     }
@@ -195,88 +195,88 @@ fn a_slice_is_found_by_its_name_whatever_it_is_called() {
 
 #[test]
 fn a_slice_that_is_put_again_marks_no_service_and_the_last_one_that_goes_leaves_nothing() {
-    let mut join = ClusterObjects::new(rules());
-    let put = |join: &mut ClusterObjects, name, port| put_slice(join, "n", name, slice("a-b", port, &[]));
+    let mut cluster = ClusterObjects::new(policy());
+    let put = |cluster: &mut ClusterObjects, name, port| put_slice(cluster, "n", name, slice("a-b", port, &[]));
     let names = ["a-b-1", "a-b-2", "a-b-3", "stray"];
     for name in names.iter().rev() {
-        put(&mut join, name, 22);
+        put(&mut cluster, name, 22);
     }
-    join.recompute();
+    cluster.recompute();
     for name in names {
-        put(&mut join, name, 22);
+        put(&mut cluster, name, 22);
     }
-    assert!(join.dirty.is_empty(), "{:?}", join.dirty);
-    assert_eq!(join.keys(Kind::Slice, None), names.map(|name| key("n", name)));
-    put(&mut join, "a-b-2", 23);
+    assert!(cluster.dirty.is_empty(), "{:?}", cluster.dirty);
+    assert_eq!(cluster.keys(Kind::Slice, None), names.map(|name| key("n", name)));
+    put(&mut cluster, "a-b-2", 23);
     let owner = key("n", "a-b");
-    assert_eq!(join.dirty, [owner.clone()].into());
-    assert_eq!(join.services[&owner].slices[1].1.ports[0].number, 23);
+    assert_eq!(cluster.dirty, [owner.clone()].into());
+    assert_eq!(cluster.services[&owner].slices[1].1.ports[0].number, 23);
     for name in names {
-        assert_eq!(join.owner(&key("n", name)), Some(owner.clone()), "{name}");
-        join.remove(Kind::Slice, &key("n", name));
-        join.remove(Kind::Slice, &key("n", name));
+        assert_eq!(cluster.owner(&key("n", name)), Some(owner.clone()), "{name}");
+        cluster.remove(Kind::Slice, &key("n", name));
+        cluster.remove(Kind::Slice, &key("n", name));
     }
-    join.recompute();
-    assert!(join.services.is_empty() && join.strays.is_empty());
+    cluster.recompute();
+    assert!(cluster.services.is_empty() && cluster.strays.is_empty());
 }
 
 #[test]
 fn allowed_clients_without_client_certificates_is_noted_and_keeps_every_client_out() {
-    let mut join = ClusterObjects::new(rules());
+    let mut cluster = ClusterObjects::new(policy());
     let mut service = service(22);
     let names: crate::policy::allowlist::ClientNames = [Box::from("alice")].into();
     service.annotations.allowed_clients = Some(names.clone());
-    put_service(&mut join, "n", "a", service);
-    let is_remarked = |settled: &TargetUpdates| {
-        let is_fault = |remark: &ServiceNotice| matches!(remark, ServiceNotice::Annotation(_, fault) if *fault.key == *"allowed-clients");
-        settled.remarks.iter().any(is_fault)
+    put_service(&mut cluster, "n", "a", service);
+    let is_remarked = |updates: &TargetUpdates| {
+        let is_fault = |notice: &ServiceNotice| matches!(notice, ServiceNotice::Annotation(_, fault) if *fault.key == *"allowed-clients");
+        updates.notices.iter().any(is_fault)
     };
-    let settled = join.recompute();
-    assert!(is_remarked(&settled), "{:?}", settled.remarks);
-    assert_eq!(set(&settled).rules.allowed_clients.as_ref(), Some(&names));
+    let updates = cluster.recompute();
+    assert!(is_remarked(&updates), "{:?}", updates.notices);
+    assert_eq!(set(&updates).rules.allowed_clients.as_ref(), Some(&names));
     for (allowed_clients, again) in [(true, false), (false, true)] {
-        let mut rules = rules();
-        rules.limits.annotations.allowed_clients = allowed_clients;
-        join.configure(rules);
-        assert_eq!(is_remarked(&join.recompute()), again);
+        let mut policy = policy();
+        policy.limits.annotations.allowed_clients = allowed_clients;
+        cluster.configure(policy);
+        assert_eq!(is_remarked(&cluster.recompute()), again);
     }
 }
 
 #[test]
 fn lists_of_users_reach_the_target_and_are_noted_where_no_user_is_asked_for() {
-    let mut join = ClusterObjects::new(rules());
+    let mut cluster = ClusterObjects::new(policy());
     let lists = crate::policy::allowlist::UserLists {
         users: [Box::from("alice")].into(),
         ..Default::default()
     };
     let mut service = service(22);
     service.annotations.user_lists = Some(Box::new(lists.clone()));
-    put_service(&mut join, "n", "a", service.clone());
-    let is_remarked = |settled: &TargetUpdates| {
-        let is_fault = |remark: &ServiceNotice| matches!(remark, ServiceNotice::Annotation(_, fault) if *fault.key == *"allowed-users");
-        settled.remarks.iter().any(is_fault)
+    put_service(&mut cluster, "n", "a", service.clone());
+    let is_remarked = |updates: &TargetUpdates| {
+        let is_fault = |notice: &ServiceNotice| matches!(notice, ServiceNotice::Annotation(_, fault) if *fault.key == *"allowed-users");
+        updates.notices.iter().any(is_fault)
     };
-    let settled = join.recompute();
-    assert!(is_remarked(&settled), "{:?}", settled.remarks);
-    assert_eq!(set(&settled).rules.user_lists.as_deref(), Some(&lists));
+    let updates = cluster.recompute();
+    assert!(is_remarked(&updates), "{:?}", updates.notices);
+    assert_eq!(set(&updates).rules.user_lists.as_deref(), Some(&lists));
     for (allowed_users, again) in [(true, false), (false, true)] {
-        let mut rules = rules();
-        rules.limits.annotations.allowed_users = allowed_users;
-        join.configure(rules);
-        assert_eq!(is_remarked(&join.recompute()), again);
+        let mut policy = policy();
+        policy.limits.annotations.allowed_users = allowed_users;
+        cluster.configure(policy);
+        assert_eq!(is_remarked(&cluster.recompute()), again);
     }
     service.annotations.user_lists = None;
-    put_service(&mut join, "n", "a", service);
-    assert_eq!(set(&join.recompute()).rules.user_lists, None);
+    put_service(&mut cluster, "n", "a", service);
+    assert_eq!(set(&cluster.recompute()).rules.user_lists, None);
 }
 
 #[test]
 fn ready_endpoints_are_chosen_before_terminating_ones() {
-    let mut join = ClusterObjects::new(rules());
-    put_service(&mut join, "n", "a", service(22));
+    let mut cluster = ClusterObjects::new(policy());
+    put_service(&mut cluster, "n", "a", service(22));
     let mut endpoints_of = |states: &[(&str, State)]| {
-        put_slice(&mut join, "n", "s", slice("a", 22, states));
-        addresses(set(&join.recompute()))
+        put_slice(&mut cluster, "n", "s", slice("a", 22, states));
+        addresses(set(&cluster.recompute()))
     };
     let (terminating, not_ready) = (("10.0.0.2", State::Terminating), ("10.0.0.3", State::NotReady));
     assert_eq!(
@@ -287,40 +287,45 @@ fn ready_endpoints_are_chosen_before_terminating_ones() {
     assert!(endpoints_of(&[not_ready]).is_empty());
     let mut publishing = service(22);
     publishing.publishes_not_ready = true;
-    put_service(&mut join, "n", "a", publishing);
-    assert_eq!(addresses(set(&join.recompute())), ["10.0.0.3:22"]);
+    put_service(&mut cluster, "n", "a", publishing);
+    assert_eq!(addresses(set(&cluster.recompute())), ["10.0.0.3:22"]);
 }
 
 #[test]
 fn each_slice_has_its_own_port_and_address_family() {
-    let mut join = ClusterObjects::new(rules());
-    put_service(&mut join, "n", "a", service(22));
-    put_slice(&mut join, "n", "v4", slice("a", 2022, &[("10.0.0.1", State::Ready)]));
-    put_slice(&mut join, "n", "v4b", slice("a", 2023, &[("10.0.0.2", State::Ready)]));
-    put_slice(&mut join, "n", "v6", slice("a", 2022, &[("fd00::1", State::Ready)]));
+    let mut cluster = ClusterObjects::new(policy());
+    put_service(&mut cluster, "n", "a", service(22));
+    put_slice(&mut cluster, "n", "v4", slice("a", 2022, &[("10.0.0.1", State::Ready)]));
+    put_slice(
+        &mut cluster,
+        "n",
+        "v4b",
+        slice("a", 2023, &[("10.0.0.2", State::Ready)]),
+    );
+    put_slice(&mut cluster, "n", "v6", slice("a", 2022, &[("fd00::1", State::Ready)]));
     let mut other = slice("a", 80, &[("10.0.0.4", State::Ready)]);
     other.ports[0].name = "http".into();
-    put_slice(&mut join, "n", "other", other);
-    let settled = join.recompute();
-    let target = set(&settled);
+    put_slice(&mut cluster, "n", "other", other);
+    let updates = cluster.recompute();
+    let target = set(&updates);
     assert_eq!(addresses(target), ["10.0.0.1:2022", "10.0.0.2:2023", "[fd00::1]:2022"]);
     assert_eq!((target.endpoints.ready, target.endpoints.total), (2, 2));
 }
 
 #[test]
 fn a_headless_service_without_ports_is_dialled_at_22() {
-    let mut join = ClusterObjects::new(rules());
+    let mut cluster = ClusterObjects::new(policy());
     let mut headless = service(22);
     headless.port = Some(ServicePort {
         number: 22,
         name: Box::default(),
         is_implied: true,
     });
-    put_service(&mut join, "n", "a", headless);
+    put_service(&mut cluster, "n", "a", headless);
     let mut portless = slice("a", 1, &[("10.0.0.1", State::Ready)]);
     portless.ports = Box::default();
-    put_slice(&mut join, "n", "s", portless);
-    assert_eq!(addresses(set(&join.recompute())), ["10.0.0.1:22"]);
+    put_slice(&mut cluster, "n", "s", portless);
+    assert_eq!(addresses(set(&cluster.recompute())), ["10.0.0.1:22"]);
 }
 
 #[test]
@@ -331,28 +336,28 @@ fn a_slice_that_cannot_work_is_noted_once() {
         // A port beside it, such as DNS by UDP, is none of its business.
         (false, Some("dns"), false),
     ] {
-        let mut join = ClusterObjects::new(rules());
+        let mut cluster = ClusterObjects::new(policy());
         let faulty = Slice {
             ports: Box::default(),
             has_unusable_address,
             unusable_ports: port.map(Into::into).into_iter().collect(),
             ..slice("a", 22, &[])
         };
-        put_slice(&mut join, "n", "a-1", faulty);
-        assert_eq!(join.recompute().remarks, [], "no Service asks for it");
-        put_service(&mut join, "n", "a", service(22));
-        let remarks = join.recompute().remarks;
+        put_slice(&mut cluster, "n", "a-1", faulty);
+        assert_eq!(cluster.recompute().notices, [], "no Service asks for it");
+        put_service(&mut cluster, "n", "a", service(22));
+        let notices = cluster.recompute().notices;
         let expected = is_noted.then(|| ServiceNotice::SliceUnusable(key("n", "a"), "a-1".into()));
-        assert_eq!(remarks.get(1), expected.as_ref());
-        put_service(&mut join, "n", "a", service(23));
-        assert_eq!(join.recompute().remarks, [], "it was made before");
+        assert_eq!(notices.get(1), expected.as_ref());
+        put_service(&mut cluster, "n", "a", service(23));
+        assert_eq!(cluster.recompute().notices, [], "it was made before");
     }
 }
 
 #[test]
 fn refused_endpoints_are_not_dialled_and_noted_once() {
-    let mut join = ClusterObjects::new(rules());
-    put_service(&mut join, "n", "a", service(22));
+    let mut cluster = ClusterObjects::new(policy());
+    put_service(&mut cluster, "n", "a", service(22));
     let endpoints = slice(
         "a",
         22,
@@ -362,17 +367,17 @@ fn refused_endpoints_are_not_dialled_and_noted_once() {
             ("::1", State::Ready),
         ],
     );
-    put_slice(&mut join, "n", "s", endpoints);
-    let settled = join.recompute();
-    assert_eq!(addresses(set(&settled)), ["10.0.0.1:22"]);
-    assert_eq!(set(&settled).endpoints.total, 1);
-    let refused = settled
-        .remarks
+    put_slice(&mut cluster, "n", "s", endpoints);
+    let updates = cluster.recompute();
+    assert_eq!(addresses(set(&updates)), ["10.0.0.1:22"]);
+    assert_eq!(set(&updates).endpoints.total, 1);
+    let refused = updates
+        .notices
         .iter()
-        .filter(|remark| matches!(remark, ServiceNotice::EndpointForbidden(..)));
+        .filter(|notice| matches!(notice, ServiceNotice::EndpointForbidden(..)));
     assert_eq!(refused.count(), 2);
-    join.configure(rules());
-    assert_eq!(join.recompute().remarks, []);
+    cluster.configure(policy());
+    assert_eq!(cluster.recompute().notices, []);
 }
 
 #[test]
@@ -381,14 +386,14 @@ fn a_selected_namespace_admits_its_services() {
         namespace_selector: Some("ssh=allowed".into()),
         ..Options::default()
     };
-    let mut join = ClusterObjects::new(rules_of(selecting));
-    put_service(&mut join, "n", "a", service(22));
-    put_service(&mut join, "m", "b", service(22));
-    assert_eq!(join.recompute(), TargetUpdates::default());
-    join.put(Key::new("", "n"), Object::Namespace);
-    assert_eq!(set(&join.recompute()).id, target_id(&key("n", "a")));
-    join.remove(Kind::Namespace, &Key::new("", "n"));
-    assert_eq!(join.recompute().changes, [Change::Remove(target_id(&key("n", "a")))]);
+    let mut cluster = ClusterObjects::new(policy_of(selecting));
+    put_service(&mut cluster, "n", "a", service(22));
+    put_service(&mut cluster, "m", "b", service(22));
+    assert_eq!(cluster.recompute(), TargetUpdates::default());
+    cluster.put(Key::new("", "n"), Object::Namespace);
+    assert_eq!(set(&cluster.recompute()).id, target_id(&key("n", "a")));
+    cluster.remove(Kind::Namespace, &Key::new("", "n"));
+    assert_eq!(cluster.recompute().changes, [Change::Remove(target_id(&key("n", "a")))]);
 }
 
 /// An event of a small cluster.

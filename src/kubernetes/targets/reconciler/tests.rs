@@ -42,9 +42,9 @@ fn stage_of(options: &Options, snapshot: Option<PathBuf>) -> Stage {
         snapshot_file: snapshot,
         ..options.clone()
     };
-    let rules = TargetPolicy::new(&options, &Limits::default());
-    let feeds = SourceHandle::all(sources(&options));
-    let reconciler = Reconciler::new(rules, feeds, outputs);
+    let policy = TargetPolicy::new(&options, &Limits::default());
+    let handles = SourceHandle::all(sources(&options));
+    let reconciler = Reconciler::new(policy, handles, outputs);
     Stage {
         reconciler,
         allowlist,
@@ -128,7 +128,7 @@ async fn a_list_that_lost_most_objects_is_held_and_listed_again_soon() {
     stage.take(0, services(1));
     assert!(stage.shows("switchboard_allowlist_removals_held 1"));
     assert_eq!(stage.authorize("s29.n:22"), Ok(()));
-    let wants_list = |stage: &Stage| stage.reconciler.sources[0].feed.wants_list.load(Ordering::Relaxed);
+    let wants_list = |stage: &Stage| stage.reconciler.sources[0].handle.wants_list.load(Ordering::Relaxed);
     assert!(wants_list(&stage));
     stage.take(0, services(1));
     assert!(wants_list(&stage));
@@ -219,7 +219,7 @@ async fn what_belongs_to_services_that_are_held_is_held_in_whatever_order_the_li
         stage.reconciler.settle();
         assert_eq!(stage.authorize("s2.n:22"), Err(RefusalReason::NotAllowed));
         stage.take_all(order, lost);
-        assert_eq!(stage.reconciler.join.keys(Kind::Slice, Some("n")), []);
+        assert_eq!(stage.reconciler.cluster.keys(Kind::Slice, Some("n")), []);
         assert!(stage.shows("switchboard_allowlist_removals_held 0"));
     }
 }
@@ -237,7 +237,7 @@ async fn a_later_list_of_slices_confirms_nothing_about_services_that_are_held() 
     stage.take(0, services(1));
     assert_eq!(stage.authorize("s29.n:22"), Err(RefusalReason::NotAllowed));
     stage.take(1, slices(1));
-    assert_eq!(stage.reconciler.join.keys(Kind::Slice, None), [key("s0-x")]);
+    assert_eq!(stage.reconciler.cluster.keys(Kind::Slice, None), [key("s0-x")]);
     assert!(stage.has_endpoint("s0.n:22") && stage.shows("switchboard_allowlist_removals_held 0"));
 }
 
@@ -278,7 +278,7 @@ async fn a_snapshot_is_served_until_every_source_has_been_listed() {
     assert_eq!(second.authorize("s1.n:22"), Ok(()));
     // Unknown, since the cluster may have it by now.
     assert_eq!(second.authorize("s2.n:22"), Err(RefusalReason::AllowlistNotReady));
-    assert_eq!(second.reconciler.join.keys(Kind::Slice, None), [key("s0-1")]);
+    assert_eq!(second.reconciler.cluster.keys(Kind::Slice, None), [key("s0-1")]);
     second.take(0, services(1));
     assert_eq!(second.authorize("s1.n:22"), Err(RefusalReason::AllowlistNotReady));
     second.take(1, Event::Listed(Vec::new()));
@@ -392,10 +392,10 @@ impl Stage {
             metrics,
             registry,
         } = self;
-        let rules = TargetPolicy::new(options, &Limits::default());
-        let feeds = SourceHandle::all(sources(options));
+        let policy = TargetPolicy::new(options, &Limits::default());
+        let handles = SourceHandle::all(sources(options));
         let outputs = reconciler.outputs.clone();
-        let mut reconciler = reconciler.with_sources(rules, feeds, outputs);
+        let mut reconciler = reconciler.with_sources(policy, handles, outputs);
         reconciler.settle();
         Self {
             reconciler,
@@ -448,7 +448,7 @@ async fn what_is_held_survives_a_reload_of_anything_but_its_own_source() {
                     .reconciler
                     .sources
                     .iter()
-                    .any(|source| source.feed.wants_list.load(Ordering::Relaxed))
+                    .any(|source| source.handle.wants_list.load(Ordering::Relaxed))
             );
             advance(Duration::from_secs(199)).await;
             stage.reconciler.release();
@@ -470,16 +470,16 @@ async fn what_is_held_survives_a_reload_of_anything_but_its_own_source() {
 async fn a_reconciler_that_is_stopped_leaves_its_state_and_one_that_panics_none() {
     let mut stage = stage(None);
     stage.take_all_of(0, services(2), slices(2));
-    let rules = watch::Sender::new(stage.reconciler.join.rules().clone());
+    let policy = watch::Sender::new(stage.reconciler.cluster.policy().clone());
     let idle = IdleReconciler::new(Mutex::new(Some(Box::new(stage.reconciler))));
     let (events, receiver) = mpsc::channel(1);
-    let running = tokio::spawn(Reconciler::run(Arc::clone(&idle), receiver, rules.subscribe()));
+    let running = tokio::spawn(Reconciler::run(Arc::clone(&idle), receiver, policy.subscribe()));
     let (index, event) = (0, services(3));
     events.send(SourceEvent { index, event }).await.unwrap();
     let known = || {
         idle.lock()
             .as_ref()
-            .map(|state| state.join.keys(Kind::Service, None).len())
+            .map(|state| state.cluster.keys(Kind::Service, None).len())
     };
     while known() != Some(3) {
         tokio::task::yield_now().await;

@@ -15,14 +15,14 @@ pub(super) struct Route {
     pub(super) name: Authority,
     pub(super) cluster: String,
     pub(super) settings: Settings,
-    pub(super) place: Location,
+    pub(super) location: Location,
 }
 
 /// The collected routes and diagnostics.
 #[derive(Debug)]
 pub(super) struct Context<'a> {
     pub(super) routes: &'a mut Vec<Route>,
-    pub(super) remarks: &'a mut ImportDiagnostics,
+    pub(super) diagnostics: &'a mut ImportDiagnostics,
 }
 
 impl Context<'_> {
@@ -47,7 +47,7 @@ impl Context<'_> {
         for pair in value.pairs().filter(|pair| !known.contains(&&*pair.key)) {
             let key = shown(&pair.key);
             let reason = format!("{key} stays with the gateway, and so does what it restricts");
-            self.remarks.warning(pair.place, reason);
+            self.diagnostics.warning(pair.location, reason);
         }
     }
 
@@ -59,7 +59,7 @@ impl Context<'_> {
                 "the virtual host {name} has the option {}: not printed",
                 shown(&pair.key)
             );
-            self.remarks.error(pair.place, reason);
+            self.diagnostics.error(pair.location, reason);
             return;
         }
         let mut taken = None;
@@ -67,20 +67,20 @@ impl Context<'_> {
             match read_route(route) {
                 _ if taken.is_some() => {
                     let reason = format!("a further route of the virtual host {name}: only the first one counts");
-                    self.remarks.error(route.place(), reason);
+                    self.diagnostics.error(route.location(), reason);
                 }
                 Ok(read) => taken = Some(read),
                 // A later route would allow what this one restricts.
-                Err(Untranslatable(place, reason)) => {
-                    self.remarks
-                        .error(place, format!("the virtual host {name}: {reason}: not printed"));
+                Err(Untranslatable(location, reason)) => {
+                    self.diagnostics
+                        .error(location, format!("the virtual host {name}: {reason}: not printed"));
                     return;
                 }
             }
         }
         let Some((cluster, settings)) = taken else {
-            self.remarks
-                .error(host.place(), format!("the virtual host {name} has no route"));
+            self.diagnostics
+                .error(host.location(), format!("the virtual host {name} has no route"));
             return;
         };
         for domain in host.items_of("domains") {
@@ -90,11 +90,11 @@ impl Context<'_> {
                     name,
                     cluster: cluster.to_owned(),
                     settings: settings.clone(),
-                    place: domain.place(),
+                    location: domain.location(),
                 }),
                 Err(reason) => {
                     let reason = format!("the domain {}: {reason}", shown(text));
-                    self.remarks.error(domain.place(), reason);
+                    self.diagnostics.error(domain.location(), reason);
                 }
             }
         }
@@ -164,7 +164,7 @@ fn has_only(at: ValueRef<'_>, known: &[&str]) -> Result<(), Untranslatable> {
 }
 
 fn refused(pair: &Pair<'_>) -> Untranslatable {
-    Untranslatable(pair.place, format!("its route has the option {}", shown(&pair.key)))
+    Untranslatable(pair.location, format!("its route has the option {}", shown(&pair.key)))
 }
 
 /// The options of a connection manager that are read, or concern only its own port and protocols.

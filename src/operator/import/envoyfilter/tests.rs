@@ -85,7 +85,7 @@ fn imported(texts: &[&str], format: Format) -> ImportResult {
 /// Returns the stdout, and the stderr in one string.
 fn kubectl(text: &str) -> (String, String) {
     let imported = imported(&[text], Format::Kubectl);
-    (imported.text, imported.remarks.join("\n"))
+    (imported.text, imported.diagnostics.join("\n"))
 }
 
 #[test]
@@ -95,9 +95,9 @@ fn a_route_of_connect_becomes_an_annotation_and_a_label() {
     for name in ["box-1.research:80", "BOX-1.research.svc.:22"] {
         assert_eq!(kubectl(&filter(name, CLUSTER)).0, LINES, "{name}");
     }
-    let (text, remarks) = kubectl(&filter("box-1.research.ssh.example.com:22", CLUSTER));
+    let (text, diagnostics) = kubectl(&filter("box-1.research.ssh.example.com:22", CLUSTER));
     let setting = "# The names need this setting of the proxy:\n#   allowlist.kubernetes.public_suffixes: [\"ssh.example.com\"]\n";
-    assert_eq!((text, remarks.as_str()), (format!("{setting}{LINES}"), ""));
+    assert_eq!((text, diagnostics.as_str()), (format!("{setting}{LINES}"), ""));
 }
 
 #[test]
@@ -134,7 +134,7 @@ fn a_static_target_has_the_address_of_its_service() {
     let text = filter(NAME, CLUSTER) + SERVICE;
     let list = format!("allowlist:\n  static:\n    - {{name: \"{NAME}\", addresses: [\"10.96.0.9:80\"]}}\n");
     let result = imported(&[&text], Format::Static);
-    assert_eq!((result.text, result.remarks), (list, Vec::<String>::new()));
+    assert_eq!((result.text, result.diagnostics), (list, Vec::<String>::new()));
     for (services, reason) in [
         (
             String::new(),
@@ -146,7 +146,7 @@ fn a_static_target_has_the_address_of_its_service() {
         let result = imported(&[&(filter(NAME, CLUSTER) + &services)], Format::Static);
         assert_eq!(result.text, "allowlist:\n  static: []\n");
         assert_eq!(result.extent, Extent::Part);
-        assert!(result.remarks.concat().contains(reason), "{:?}", result.remarks);
+        assert!(result.diagnostics.concat().contains(reason), "{:?}", result.diagnostics);
     }
 }
 
@@ -181,7 +181,11 @@ fn clusters_of_the_files_lead_to_addresses_or_services() {
     ] {
         let found = imported(&[&text, &filter], Format::Static);
         assert_eq!(found.text, "allowlist:\n  static: []\n", "{text}");
-        assert!(found.remarks.concat().contains(reason), "{reason}: {:?}", found.remarks);
+        assert!(
+            found.diagnostics.concat().contains(reason),
+            "{reason}: {:?}",
+            found.diagnostics
+        );
     }
 }
 
@@ -270,7 +274,7 @@ fn labels_that_differ_in_case_or_spelling_are_different_keys() {
             (imported.text.as_str(), imported.extent),
             (LINES, Extent::Whole),
             "{:?}",
-            imported.remarks
+            imported.diagnostics
         );
     }
 }
@@ -317,10 +321,10 @@ fn files_without_anything_to_translate_are_named_with_the_reason() {
         ),
     ] {
         let imported = imported(&[text], Format::Kubectl);
-        let remarks = imported.remarks.join("\n");
+        let diagnostics = imported.diagnostics.join("\n");
         assert!(
-            imported.extent == extent && remarks.contains(reason),
-            "{text:?}: {:?} {remarks}",
+            imported.extent == extent && diagnostics.contains(reason),
+            "{text:?}: {:?} {diagnostics}",
             imported.extent
         );
         assert_eq!(imported.text, "");
@@ -335,21 +339,21 @@ fn what_has_no_counterpart_is_named_and_not_printed() {
         let text = whole.replacen(from, to, 1);
         assert_ne!(text, whole, "{from}");
         let imported = imported(&[&text], Format::Kubectl);
-        let remarks = imported.remarks.join("\n");
+        let diagnostics = imported.diagnostics.join("\n");
         assert_eq!(
             (imported.text.as_str(), imported.extent),
             ("", Extent::Part),
-            "{text}\n{remarks}"
+            "{text}\n{diagnostics}"
         );
-        assert!(remarks.starts_with("1.yaml:"), "{remarks}");
+        assert!(diagnostics.starts_with("1.yaml:"), "{diagnostics}");
         if remark.starts_with(|first: char| first.is_ascii_digit()) {
             assert!(
-                remarks.starts_with(&format!("1.yaml:{remark}")),
-                "{remark} in {remarks}"
+                diagnostics.starts_with(&format!("1.yaml:{remark}")),
+                "{remark} in {diagnostics}"
             );
         }
         let words = remark.split("error: ").last().unwrap();
-        assert!(remarks.contains(words), "{remark} in {remarks}");
+        assert!(diagnostics.contains(words), "{remark} in {diagnostics}");
     }
 }
 
@@ -363,7 +367,7 @@ fn an_option_of_the_listener_is_named_and_the_routes_are_printed() {
     let imported = imported(&[&text], Format::Kubectl);
     assert_eq!((imported.text.as_str(), imported.extent), (LINES, Extent::Part));
     assert_eq!(
-        imported.remarks,
+        imported.diagnostics,
         ["1.yaml:25:13: warning: http_filters stays with the gateway, and so does what it restricts"]
     );
 }
@@ -381,8 +385,8 @@ fn settings_of_a_route_become_annotations() {
         );
     let annotations = "kubectl -n research annotate service box-1 switchboard.dev/port=80 switchboard.dev/idle-timeout=3600s \
                        switchboard.dev/send-proxy-protocol=v2\n";
-    let (printed, remarks) = kubectl(&text);
-    assert!(printed.starts_with(annotations), "{printed} {remarks}");
+    let (printed, diagnostics) = kubectl(&text);
+    assert!(printed.starts_with(annotations), "{printed} {diagnostics}");
     let list = imported(&[&(text + SERVICE)], Format::Static);
     assert!(
         list.text
@@ -390,7 +394,7 @@ fn settings_of_a_route_become_annotations() {
         "{list:?}"
     );
     assert!(
-        list.remarks.concat().contains("the idle timeout is left out"),
+        list.diagnostics.concat().contains("the idle timeout is left out"),
         "{list:?}"
     );
 }
@@ -411,8 +415,8 @@ fn two_names_of_one_service_and_two_targets_of_one_name() {
             "has another port or other settings",
         ),
     ] {
-        let (text, remarks) = kubectl(&format!("{}---\n{}", filter(NAME, CLUSTER), filter(name, cluster)));
+        let (text, diagnostics) = kubectl(&format!("{}---\n{}", filter(NAME, CLUSTER), filter(name, cluster)));
         assert_eq!(text, LINES);
-        assert!(remarks.contains(reason), "{remarks}");
+        assert!(diagnostics.contains(reason), "{diagnostics}");
     }
 }

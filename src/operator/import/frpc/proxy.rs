@@ -16,7 +16,7 @@ use crate::tunnel::limits::Rate;
 #[derive(Debug)]
 pub(super) struct Proxy<'a> {
     pub(super) name: &'a str,
-    pub(super) place: Location,
+    pub(super) location: Location,
     /// Its options by their paths, such as `transport.bandwidthLimit`.
     options: Vec<(String, ValueRef<'a>)>,
 }
@@ -45,18 +45,18 @@ impl<'a> Proxy<'a> {
         flatten(at, "", &mut options);
         Self {
             name: at.text_of("name").unwrap_or("without a name"),
-            place: at.place(),
+            location: at.location(),
             options,
         }
     }
 
-    /// Returns an entry for each name and requested port. `remarks` get the reason if there is none.
-    pub(super) fn entries(&self, context: Context<'_>, remarks: &mut ImportDiagnostics) -> Vec<Entry> {
+    /// Returns an entry for each name and requested port. `diagnostics` get the reason if there is none.
+    pub(super) fn entries(&self, context: Context<'_>, diagnostics: &mut ImportDiagnostics) -> Vec<Entry> {
         let name = shown(self.name);
-        let wanted = self
-            .wanted(context.frp, remarks)
-            .unwrap_or_else(|Untranslatable(place, reason)| {
-                remarks.error(place, format!("the proxy {name}: {reason}"));
+        let proxy = self
+            .settings(context.frp, diagnostics)
+            .unwrap_or_else(|Untranslatable(location, reason)| {
+                diagnostics.error(location, format!("the proxy {name}: {reason}"));
                 ProxySettings::default()
             });
         let ports = match context.frp.ports.as_slice() {
@@ -64,21 +64,21 @@ impl<'a> Proxy<'a> {
             ports => ports,
         };
         let mut entries = Vec::new();
-        for (host, place) in &wanted.hosts {
+        for (host, location) in &proxy.hosts {
             for port in ports {
-                if let Some(line) = wanted.anchor(host, *port) {
+                if let Some(line) = proxy.anchor(host, *port) {
                     let reason = "if no connection reaches frpc's host, set `dials_in`, not `addresses`; run there";
-                    remarks.note(*place, format!("the proxy {name}: {reason}: {line}"));
+                    diagnostics.note(*location, format!("the proxy {name}: {reason}: {line}"));
                 }
-                match named(host, *port, &wanted, context) {
+                match named(host, *port, &proxy, context) {
                     Ok((name, target)) => entries.push(Entry {
                         name,
                         target,
-                        settings: wanted.settings.clone(),
-                        group: wanted.group.clone(),
-                        place: *place,
+                        settings: proxy.settings.clone(),
+                        group: proxy.group.clone(),
+                        location: *location,
                     }),
-                    Err(reason) => remarks.error(*place, format!("the proxy {name}: {}: {reason}", shown(host))),
+                    Err(reason) => diagnostics.error(*location, format!("the proxy {name}: {}: {reason}", shown(host))),
                 }
             }
         }
@@ -90,8 +90,8 @@ impl<'a> Proxy<'a> {
         at.text()
     }
 
-    fn wanted(&self, frp: &Frp, remarks: &mut ImportDiagnostics) -> Result<ProxySettings<'a>, Untranslatable> {
-        let unsuited = |reason: String| Err(Untranslatable(self.place, reason));
+    fn settings(&self, frp: &Frp, diagnostics: &mut ImportDiagnostics) -> Result<ProxySettings<'a>, Untranslatable> {
+        let unsuited = |reason: String| Err(Untranslatable(self.location, reason));
         match (self.text("type"), self.text("multiplexer")) {
             (Some("tcpmux"), Some("httpconnect")) => {}
             (Some("tcpmux"), _) => return unsuited("only the multiplexer httpconnect is known".to_owned()),
@@ -107,32 +107,32 @@ impl<'a> Proxy<'a> {
                 "the proxy {} is not enabled, so frpc does not start it",
                 shown(self.name)
             );
-            remarks.note(self.place, reason);
+            diagnostics.note(self.location, reason);
             return Ok(ProxySettings::default());
         }
-        let mut wanted = ProxySettings::default();
+        let mut settings = ProxySettings::default();
         for (key, at) in &self.options {
             if key == "subdomain"
                 && let Some(name) = at.text().filter(|name| !name.is_empty())
             {
                 let reason = "subdomain: give the subDomainHost of frps by --subdomain-host DOMAIN";
                 let domain = frp.subdomain_host.as_ref().ok_or_else(|| at.unsuited(reason))?;
-                wanted.hosts.push((format!("{name}.{domain}"), at.place()));
+                settings.hosts.push((format!("{name}.{domain}"), at.location()));
             } else {
-                let read = wanted.read(key, *at);
+                let read = settings.read(key, *at);
                 let remark = read.map_err(|reason| at.unsuited(format!("{}: {reason}", shown(key))))?;
                 let about = |reason| format!("the proxy {}: {} {reason}", shown(self.name), shown(key));
                 match remark {
                     OptionOutcome::Translated => {}
-                    OptionOutcome::LeftOut(reason) => remarks.warning(at.place(), about(reason)),
-                    OptionOutcome::NotNeeded => remarks.note(at.place(), about("is not needed any more")),
+                    OptionOutcome::LeftOut(reason) => diagnostics.warning(at.location(), about(reason)),
+                    OptionOutcome::NotNeeded => diagnostics.note(at.location(), about("is not needed any more")),
                 }
             }
         }
-        if wanted.hosts.is_empty() {
+        if settings.hosts.is_empty() {
             return unsuited("no customDomains and no subdomain".to_owned());
         }
-        Ok(wanted)
+        Ok(settings)
     }
 }
 
@@ -164,7 +164,7 @@ impl<'a> ProxySettings<'a> {
             "name" | "type" | "multiplexer" | "enabled" => {}
             "customDomains" => {
                 let hosts = at.items().chain(at.text().map(|_| at));
-                let hosts = hosts.filter_map(|item| Some((item.text()?.to_owned(), item.place())));
+                let hosts = hosts.filter_map(|item| Some((item.text()?.to_owned(), item.location())));
                 self.hosts.extend(hosts);
             }
             "localIP" => self.ip = Some(text),
@@ -199,21 +199,21 @@ impl<'a> ProxySettings<'a> {
 fn named(
     host: &str,
     port: u16,
-    wanted: &ProxySettings<'_>,
+    settings: &ProxySettings<'_>,
     context: Context<'_>,
 ) -> Result<(Authority, Target), String> {
     let name = exact_name(&format!("{host}:{port}"))?;
     let target = match context.format {
-        Format::Static => address(wanted, context.frp),
-        Format::Kubectl => service(&name, wanted, context),
+        Format::Static => address(settings, context.frp),
+        Format::Kubectl => service(&name, settings, context),
     };
     Ok((name, target?))
 }
 
 /// Returns the address of a static target.
-fn address(wanted: &ProxySettings<'_>, frp: &Frp) -> Result<Target, String> {
-    let local = wanted.ip.unwrap_or(LOCAL);
-    let port = wanted.port.ok_or("no localPort")?;
+fn address(settings: &ProxySettings<'_>, frp: &Frp) -> Result<Target, String> {
+    let local = settings.ip.unwrap_or(LOCAL);
+    let port = settings.port.ok_or("no localPort")?;
     let ip = match local.parse::<IpAddr>() {
         Ok(ip) if ip.is_loopback() => frp.host.ok_or(
             "localIP is the host of frpc itself: give its address, as the proxy reaches it, by --frpc-host IP",
@@ -231,11 +231,11 @@ fn address(wanted: &ProxySettings<'_>, frp: &Frp) -> Result<Target, String> {
 }
 
 /// Returns the Service of a proxy: the one in localIP, or for a loopback localIP the one in the name.
-fn service(name: &Authority, wanted: &ProxySettings<'_>, context: Context<'_>) -> Result<Target, String> {
+fn service(name: &Authority, settings: &ProxySettings<'_>, context: Context<'_>) -> Result<Target, String> {
     let Context { frp, names, .. } = context;
-    let local = wanted.ip.unwrap_or(LOCAL);
+    let local = settings.ip.unwrap_or(LOCAL);
     if let Some(service) = names.service(local) {
-        return Ok(Target::Service(service, wanted.port));
+        return Ok(Target::Service(service, settings.port));
     }
     if !local.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback()) && local != "localhost" {
         return Err(format!("localIP {} is no Service: use --format static", shown(local)));

@@ -90,10 +90,10 @@ fn files_without_anything_to_translate_are_named_with_the_reason() {
         ),
     ] {
         let imported = imported(name, text, Format::Kubectl);
-        let remarks = imported.remarks.join("\n");
+        let diagnostics = imported.diagnostics.join("\n");
         assert!(
-            imported.extent != Extent::Whole && remarks.contains(reason),
-            "{text:?}: {remarks}"
+            imported.extent != Extent::Whole && diagnostics.contains(reason),
+            "{text:?}: {diagnostics}"
         );
     }
 }
@@ -115,13 +115,13 @@ fn every_format_has_the_same_result() {
             "{name} {list:?}"
         );
         assert!(
-            list.remarks.concat().contains("is not needed any more: server"),
+            list.diagnostics.concat().contains("is not needed any more: server"),
             "{list:?}"
         );
-        assert!(!list.remarks.concat().contains("secret"));
+        assert!(!list.diagnostics.concat().contains("secret"));
         let anchor =
             "switchboard anchor --dial https://PROXY --serve box-1.research.ssh.example.com:22 --to 127.0.0.1:2222";
-        assert!(list.remarks.concat().contains(anchor), "{list:?}");
+        assert!(list.diagnostics.concat().contains(anchor), "{list:?}");
         let lines = imported(name, text, Format::Kubectl);
         assert_eq!(
             lines.text,
@@ -145,10 +145,12 @@ fn a_proxy_before_a_service_becomes_its_label() {
     let list = imported("a.toml", &text, Format::Static);
     assert_eq!(list.text, EMPTY);
     assert!(
-        list.remarks.concat().contains("is a name, and names are not resolved"),
+        list.diagnostics
+            .concat()
+            .contains("is a name, and names are not resolved"),
         "{list:?}"
     );
-    assert!(!list.remarks.concat().contains("anchor"), "{list:?}");
+    assert!(!list.diagnostics.concat().contains("anchor"), "{list:?}");
 }
 
 #[test]
@@ -175,7 +177,7 @@ fn what_the_file_does_not_say_is_asked_for() {
     ] {
         let result = imported_with(&[("a.toml", text)], format, &frp);
         assert!(matches!(result.text.as_str(), EMPTY | ""), "{result:?}");
-        assert!(result.remarks.concat().contains(reason), "{result:?}");
+        assert!(result.diagnostics.concat().contains(reason), "{result:?}");
     }
 }
 
@@ -207,8 +209,8 @@ fn an_option_that_may_restrict_keeps_the_name_off_the_list() {
     ] {
         let list = with(option);
         assert_eq!((list.text.as_str(), list.extent), (EMPTY, Extent::Part), "{option}");
-        assert!(list.remarks.concat().contains(reason), "{list:?}");
-        assert!(!list.remarks.concat().contains("secret-2"));
+        assert!(list.diagnostics.concat().contains(reason), "{list:?}");
+        assert!(!list.diagnostics.concat().contains("secret-2"));
     }
 }
 
@@ -247,11 +249,11 @@ fn an_option_that_restricts_nothing_is_translated_or_named() {
             list.text.contains(in_list) && list.extent == extent,
             "{option} {list:?}"
         );
-        assert!(list.remarks.concat().contains(reason), "{list:?}");
+        assert!(list.diagnostics.concat().contains(reason), "{list:?}");
     }
     let off = with("enabled = false");
     assert_eq!((off.text.as_str(), off.extent), (EMPTY, Extent::Part));
-    assert!(off.remarks.concat().contains("nothing to translate"), "{off:?}");
+    assert!(off.diagnostics.concat().contains("nothing to translate"), "{off:?}");
 }
 
 #[test]
@@ -267,7 +269,7 @@ fn a_proxy_that_no_name_leads_to_is_named() {
     ] {
         let list = imported("a.toml", &TOML.replacen(from, to, 1), Format::Static);
         assert_eq!((list.text.as_str(), list.extent), (EMPTY, Extent::Part), "{to}");
-        assert!(list.remarks.concat().contains(reason), "{list:?}");
+        assert!(list.diagnostics.concat().contains(reason), "{list:?}");
     }
 }
 
@@ -283,13 +285,13 @@ fn what_a_file_holds_besides_proxies_is_named() {
     ] {
         let list = imported("a.toml", &format!("{line}\n{TOML}"), Format::Static);
         assert_eq!((list.text.as_str(), list.extent), (LIST, Extent::Part), "{line}");
-        assert!(list.remarks.concat().contains(reason), "{list:?}");
+        assert!(list.diagnostics.concat().contains(reason), "{list:?}");
     }
     let list = imported("a.toml", &format!("start = [\"other\"]\n{TOML}"), Format::Static);
     assert_eq!((list.text.as_str(), list.extent), (EMPTY, Extent::Part));
-    let remarks = list.remarks.concat();
+    let diagnostics = list.diagnostics.concat();
     assert!(
-        remarks.contains("is not in `start`") && remarks.contains("nothing to translate"),
+        diagnostics.contains("is not in `start`") && diagnostics.contains("nothing to translate"),
         "{list:?}"
     );
     // Two frpc of one group share a name; without a group one of them counts.
@@ -304,7 +306,10 @@ fn what_a_file_holds_besides_proxies_is_named() {
     assert!(list.text.contains("[\"10.1.2.3:2222\", \"10.1.2.3:2223\"]"), "{list:?}");
     let list = imported_with(&[("a.toml", TOML), ("b.toml", &other)], Format::Static, &frp());
     assert_eq!(list.text, LIST);
-    assert!(list.remarks.concat().contains("is already printed from"), "{list:?}");
+    assert!(
+        list.diagnostics.concat().contains("is already printed from"),
+        "{list:?}"
+    );
 }
 
 #[test]
@@ -320,7 +325,7 @@ fn what_is_not_of_its_format_is_refused_with_its_place() {
     ] {
         let list = imported(name, text, Format::Static);
         assert_eq!((list.text.as_str(), list.extent), (EMPTY, Extent::Unreadable), "{text}");
-        assert!(list.remarks[0].contains(reason), "{list:?}");
+        assert!(list.diagnostics[0].contains(reason), "{list:?}");
     }
     for text in [
         TOML.replace("2222", "{{ .Envs.PORT }}"),
@@ -328,6 +333,6 @@ fn what_is_not_of_its_format_is_refused_with_its_place() {
     ] {
         let list = imported("a", &text, Format::Static);
         assert_eq!((list.text.as_str(), list.extent), (EMPTY, Extent::Part), "{text}");
-        assert!(list.remarks.concat().contains("a Go template"), "{list:?}");
+        assert!(list.diagnostics.concat().contains("a Go template"), "{list:?}");
     }
 }

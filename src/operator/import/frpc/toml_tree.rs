@@ -11,7 +11,7 @@ use crate::base::yaml::tree::{Entry, Node, Scalar, Value};
 
 /// Returns the tree of a file; `None` after an error. The parser bounds the depth. The file's size bounds the number of
 /// values, as TOML has no aliases.
-pub(super) fn read(text: &str, findings: &Diagnostics) -> Option<Node> {
+pub(super) fn read(text: &str, diagnostics: &Diagnostics) -> Option<Node> {
     let lines = Lines::new(text);
     match DeTable::parse(text) {
         Ok(table) => Some(Node {
@@ -20,7 +20,7 @@ pub(super) fn read(text: &str, findings: &Diagnostics) -> Option<Node> {
         }),
         Err(error) => {
             let position = error.span().map_or(Position::START, |span| lines.position(span.start));
-            findings.fault(position, "", format!("not TOML: {}", escaped(error.message())));
+            diagnostics.fault(position, "", format!("not TOML: {}", escaped(error.message())));
             None
         }
     }

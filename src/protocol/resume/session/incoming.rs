@@ -12,7 +12,7 @@ pub(in crate::protocol::resume) type Pass<'a> = &'a mut dyn FnMut(&[IoSlice<'_>]
 
 /// The bytes of a stream that were received and not yet passed on.
 ///
-/// `told <= passed <= expected`, and `held` has the bytes from `passed` to `expected`, without the end of the stream.
+/// `told <= passed <= expected`, and `buffer` has the bytes from `passed` to `expected`, without the end of the stream.
 #[derive(Debug)]
 pub(in crate::protocol::resume) struct Incoming {
     buffer: Buffer,

@@ -6,7 +6,7 @@ use crate::protocol::resume::{INITIAL_WINDOW, MIN_WINDOW};
 
 /// The bytes of a stream from the first unacknowledged one.
 ///
-/// `acknowledged <= carried <= cursor <= sent <= end`. `kept` has the bytes from `acknowledged` to `length`; of an
+/// `acknowledged <= carried <= cursor <= sent <= end`. `buffer` has the bytes from `acknowledged` to `length`; of an
 /// abandoned stream, those from `carried` to `cursor`.
 #[derive(Debug)]
 pub(in crate::protocol::resume) struct Outgoing {

@@ -371,9 +371,9 @@ fn the_files_of_users_and_keys_are_judged() {
         path("ca"),
     ));
     let lines = said(&text, Purpose::Check);
-    let of_users = format!("3:17: error: access.users.file: {}: line ", path("users"));
+    let user_limits = format!("3:17: error: access.users.file: {}: line ", path("users"));
     assert_eq!(
-        lines.iter().filter(|line| line.starts_with(&of_users)).count(),
+        lines.iter().filter(|line| line.starts_with(&user_limits)).count(),
         2,
         "{lines:?}"
     );

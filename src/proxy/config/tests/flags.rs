@@ -4,12 +4,12 @@ use super::*;
 
 #[test]
 fn flags_override_the_file() {
-    let by = Overrides {
+    let overrides = Overrides {
         listen: vec!["127.0.0.1:1".parse().unwrap()],
         admin: Some("127.0.0.1:2".parse().unwrap()),
         allow: vec![target("OTHER:22", "10.9.9.9:22"), target("new:22", "10.8.8.8:22")],
     };
-    let loaded = LoadedConfig::from_reader("f", FULL.as_bytes(), &by, Purpose::Serve);
+    let loaded = LoadedConfig::from_reader("f", FULL.as_bytes(), &overrides, Purpose::Serve);
     let config = loaded.unwrap().config;
     assert_eq!(config.listen.len(), 1);
     assert_eq!(config.listen[0].listener.address, "127.0.0.1:1".parse().unwrap());

@@ -3,8 +3,8 @@
 use super::*;
 
 /// Returns all findings of a text, under these flags.
-fn said(text: &str, by: &Overrides) -> String {
-    match LoadedConfig::from_reader("f", text.as_bytes(), by, Purpose::Serve) {
+fn said(text: &str, overrides: &Overrides) -> String {
+    match LoadedConfig::from_reader("f", text.as_bytes(), overrides, Purpose::Serve) {
         Ok(loaded) => loaded.report.to_string(),
         Err(report) => format!("refused: {report}"),
     }
@@ -84,7 +84,7 @@ fn flags_are_checked_beside_the_file() {
         admin: Some(address.parse().unwrap()),
         ..Overrides::default()
     };
-    for (by, fault) in [
+    for (overrides, fault) in [
         (
             flags(&["127.0.0.1:1", "127.0.0.1:1"], &[]),
             "--listen: 127.0.0.1:1 is there twice",
@@ -106,7 +106,7 @@ fn flags_are_checked_beside_the_file() {
             "--admin: 0.0.0.0:1 is taken by 127.0.0.1:1 of `listen`",
         ),
     ] {
-        assert_eq!(said(&file, &by), format!("refused: f: error: {fault}"));
+        assert_eq!(said(&file, &overrides), format!("refused: f: error: {fault}"));
     }
     assert_eq!(said(&file, &flags(&["0.0.0.0:1", "[::]:1"], &[])), "");
     assert_eq!(said(&file, &admin("127.0.0.1:3")), "");
@@ -118,7 +118,13 @@ fn ports_of_flags_have_no_tls_so_that_no_client_has_a_certificate() {
     let mut file = file::ConfigFile::default();
     file.listen[0].tls = tls::Mode::Required;
     file.tls.client_auth = tls::ClientAuth::Required;
-    let knows_clients = |by| file.clone().into_config(&by, None).limits.annotations.allowed_clients;
+    let knows_clients = |overrides| {
+        file.clone()
+            .into_config(&overrides, None)
+            .limits
+            .annotations
+            .allowed_clients
+    };
     assert!(knows_clients(Overrides::default()));
     assert!(!knows_clients(flags(&["127.0.0.1:1"], &[])));
 }

@@ -2,16 +2,16 @@ use super::*;
 
 /// Eleven looks, 100 ms apart, each made of the one before.
 fn looks(step: impl Fn(u32, &mut Sample)) -> Vec<Sample> {
-    let mut look = Sample {
+    let mut sample = Sample {
         legs: [Some(leg()); 2],
         ..Sample::default()
     };
     let each = |number| {
-        look.at = Duration::from_millis(100) * number;
+        sample.at = Duration::from_millis(100) * number;
         if number > 0 {
-            step(number, &mut look);
+            step(number, &mut sample);
         }
-        look
+        sample
     };
     (0..=10).map(each).collect()
 }
@@ -27,12 +27,12 @@ fn leg() -> TcpInfo {
     }
 }
 
-fn client(look: &mut Sample) -> &mut TcpInfo {
-    look.legs[0].as_mut().unwrap()
+fn client(sample: &mut Sample) -> &mut TcpInfo {
+    sample.legs[0].as_mut().unwrap()
 }
 
-fn target(look: &mut Sample) -> &mut TcpInfo {
-    look.legs[1].as_mut().unwrap()
+fn target(sample: &mut Sample) -> &mut TcpInfo {
+    sample.legs[1].as_mut().unwrap()
 }
 
 #[track_caller]
@@ -50,72 +50,72 @@ fn assert_verdict(expected: Verdict, load: f64, step: impl Fn(u32, &mut Sample))
 #[test]
 fn an_idle_tunnel_typing_and_a_fast_copy_are_not_slow() {
     assert_verdict(Verdict::Nothing, 0.01, |_, _| {});
-    assert_verdict(Verdict::Nothing, 0.3, |_, look| {
-        look.bytes.upload += 40;
-        look.bytes.download += 60;
+    assert_verdict(Verdict::Nothing, 0.3, |_, sample| {
+        sample.bytes.upload += 40;
+        sample.bytes.download += 60;
     });
-    assert_verdict(Verdict::Nothing, 1.0, |_, look| {
-        look.bytes.download += 50 << 20;
-        client(look).not_sent = 1 << 20;
-        target(look).receive_queue = 1 << 20;
+    assert_verdict(Verdict::Nothing, 1.0, |_, sample| {
+        sample.bytes.download += 50 << 20;
+        client(sample).not_sent = 1 << 20;
+        target(sample).receive_queue = 1 << 20;
     });
     assert_eq!(diagnose_samples(&Samples::default()).0, Verdict::Nothing);
 }
 
 #[test]
 fn a_limit_is_named_before_the_queue_that_it_makes() {
-    assert_verdict(Verdict::Limit, 0.1, |_, look| {
-        look.bytes.download += 100 << 10;
-        look.waited.download += Duration::from_millis(90);
-        target(look).receive_queue = 1 << 20;
+    assert_verdict(Verdict::Limit, 0.1, |_, sample| {
+        sample.bytes.download += 100 << 10;
+        sample.waited.download += Duration::from_millis(90);
+        target(sample).receive_queue = 1 << 20;
     });
 }
 
 #[test]
 fn a_network_is_blamed_for_what_it_shows() {
     for (retransmits, rtt) in [(1, 1), (0, 80)] {
-        assert_verdict(Verdict::Client, 0.1, |_, look| {
-            look.bytes.download += 20 << 10;
-            client(look).not_sent = 1 << 20;
-            client(look).retransmits += retransmits;
-            client(look).rtt = Duration::from_millis(rtt);
-            target(look).receive_queue = 1 << 20;
+        assert_verdict(Verdict::Client, 0.1, |_, sample| {
+            sample.bytes.download += 20 << 10;
+            client(sample).not_sent = 1 << 20;
+            client(sample).retransmits += retransmits;
+            client(sample).rtt = Duration::from_millis(rtt);
+            target(sample).receive_queue = 1 << 20;
         });
-        assert_verdict(Verdict::Target, 0.1, |_, look| {
-            look.bytes.upload += 20 << 10;
-            target(look).not_sent = 1 << 20;
-            target(look).retransmits += retransmits;
-            target(look).rtt = Duration::from_millis(rtt);
+        assert_verdict(Verdict::Target, 0.1, |_, sample| {
+            sample.bytes.upload += 20 << 10;
+            target(sample).not_sent = 1 << 20;
+            target(sample).retransmits += retransmits;
+            target(sample).rtt = Duration::from_millis(rtt);
         });
     }
 }
 
 #[test]
 fn a_side_that_does_not_read_is_named() {
-    assert_verdict(Verdict::Client, 0.0, |_, look| {
-        client(look).not_sent = 1 << 20;
-        client(look).peer_window = 0;
+    assert_verdict(Verdict::Client, 0.0, |_, sample| {
+        client(sample).not_sent = 1 << 20;
+        client(sample).peer_window = 0;
     });
-    assert_verdict(Verdict::Target, 0.0, |_, look| {
-        target(look).peer_window_limited += Duration::from_millis(100);
+    assert_verdict(Verdict::Target, 0.0, |_, sample| {
+        target(sample).peer_window_limited += Duration::from_millis(100);
     });
     // Over HTTP/2 the window of its stream is closed, and not that of the connection.
-    assert_verdict(Verdict::Client, 0.1, |_, look| target(look).receive_queue = 1 << 20);
+    assert_verdict(Verdict::Client, 0.1, |_, sample| target(sample).receive_queue = 1 << 20);
 }
 
 #[test]
 fn threads_without_a_pause_are_the_proxy() {
-    assert_verdict(Verdict::Proxy, 0.9, |_, look| {
-        look.bytes.upload += 1 << 20;
-        client(look).receive_queue = 1 << 20;
+    assert_verdict(Verdict::Proxy, 0.9, |_, sample| {
+        sample.bytes.upload += 1 << 20;
+        client(sample).receive_queue = 1 << 20;
     });
-    assert_verdict(Verdict::Proxy, 1.0, |_, look| look.bytes.upload += 40);
+    assert_verdict(Verdict::Proxy, 1.0, |_, sample| sample.bytes.upload += 40);
 }
 
 #[test]
 fn a_sender_of_bulk_sets_the_pace_where_nothing_else_does() {
-    assert_verdict(Verdict::Target, 0.1, |_, look| look.bytes.download += 100 << 10);
-    assert_verdict(Verdict::Client, 0.1, |_, look| look.bytes.upload += 100 << 10);
+    assert_verdict(Verdict::Target, 0.1, |_, sample| sample.bytes.download += 100 << 10);
+    assert_verdict(Verdict::Client, 0.1, |_, sample| sample.bytes.upload += 100 << 10);
 }
 
 /// Returns the first sentence of evidence.
@@ -184,15 +184,15 @@ fn a_limit_that_an_operator_has_set_is_named_as_such() {
 
 #[test]
 fn a_long_way_is_named_for_keystrokes_and_a_dead_one_too() {
-    assert_verdict(Verdict::Client, 0.1, |_, look| {
-        look.bytes.upload += 40;
-        look.bytes.download += 40;
-        client(look).rtt = Duration::from_millis(250);
-        target(look).rtt = Duration::from_millis(120);
+    assert_verdict(Verdict::Client, 0.1, |_, sample| {
+        sample.bytes.upload += 40;
+        sample.bytes.download += 40;
+        client(sample).rtt = Duration::from_millis(250);
+        target(sample).rtt = Duration::from_millis(120);
     });
-    let looks = looks(|_, _| {}).into_iter().map(|mut look| {
-        target(&mut look).send_queue = 40;
-        look
+    let looks = looks(|_, _| {}).into_iter().map(|mut sample| {
+        target(&mut sample).send_queue = 40;
+        sample
     });
     let looks: Vec<_> = looks.collect();
     assert_eq!(
@@ -207,18 +207,18 @@ fn a_long_way_is_named_for_keystrokes_and_a_dead_one_too() {
 
 #[test]
 fn a_target_that_echoes_nothing_is_named() {
-    assert_verdict(Verdict::Target, 0.0, |number, look| {
+    assert_verdict(Verdict::Target, 0.0, |number, sample| {
         if number < 3 {
-            look.bytes.upload += 40;
+            sample.bytes.upload += 40;
         }
     });
 }
 
 #[test]
 fn without_the_connections_limits_are_still_known() {
-    assert_verdict(Verdict::Limit, 0.1, |_, look| {
-        look.legs = [None; 2];
-        look.waited.upload += Duration::from_millis(90);
+    assert_verdict(Verdict::Limit, 0.1, |_, sample| {
+        sample.legs = [None; 2];
+        sample.waited.upload += Duration::from_millis(90);
     });
-    assert_verdict(Verdict::Nothing, 0.1, |_, look| look.legs = [None; 2]);
+    assert_verdict(Verdict::Nothing, 0.1, |_, sample| sample.legs = [None; 2]);
 }

@@ -48,9 +48,9 @@ impl Stage {
         };
         let ((client, downstream), (target, upstream)) = (pair(), pair());
         let address = SocketAddr::from(([192, 0, 2, 1], 1));
-        let mut facts = RequestInfo::new(self.ids.next(), [address, address], Instant::now());
-        facts.idle = idle;
-        let tunnel = Arc::new(OpenTunnel::new(facts, &self.series, self.drain.opened()));
+        let mut info = RequestInfo::new(self.ids.next(), [address, address], Instant::now());
+        info.idle = idle;
+        let tunnel = Arc::new(OpenTunnel::new(info, &self.series, self.drain.opened()));
         let (registry, relayed, resources) = (self.registry, Arc::clone(&tunnel), Arc::clone(&self.resources));
         tokio::spawn(async move {
             let _listed = registry.enter(Arc::clone(&relayed));
@@ -60,7 +60,7 @@ impl Stage {
                 meter: &relayed.meter,
                 resources: &resources,
                 options: &Options::default(),
-                last_look: None,
+                on_close: None,
                 tunnel: Some(&relayed.open),
                 is_inspected: true,
             };

@@ -45,8 +45,8 @@ fn events() -> impl Strategy<Value = Event> {
     ]
 }
 
-fn follow(targets: &mut BTreeMap<TargetId, ServiceTarget>, settled: TargetUpdates) {
-    for change in settled.changes {
+fn follow(targets: &mut BTreeMap<TargetId, ServiceTarget>, updates: TargetUpdates) {
+    for change in updates.changes {
         match change {
             Change::Set(target) => {
                 targets.insert(target.id.clone(), *target);
@@ -59,28 +59,28 @@ fn follow(targets: &mut BTreeMap<TargetId, ServiceTarget>, settled: TargetUpdate
 proptest! {
     #[test]
     fn any_history_gives_the_targets_of_a_rebuild(history in prop::collection::vec(events(), 0..80)) {
-        let mut join = ClusterObjects::new(rules());
+        let mut cluster = ClusterObjects::new(policy());
         let mut targets = BTreeMap::new();
         let mut objects: BTreeMap<(u8, Key), Object> = BTreeMap::new();
         for event in history {
             match event {
                 Event::Put(key, object) => {
                     objects.insert((kind_of(&object) as u8, key.clone()), object.clone());
-                    join.put(key, object);
+                    cluster.put(key, object);
                 }
                 Event::Remove(kind, key) => {
                     objects.remove(&(kind as u8, key.clone()));
-                    join.remove(kind, &key);
+                    cluster.remove(kind, &key);
                 }
-                Event::Settle => follow(&mut targets, join.recompute()),
-                Event::SelectNamespaces(selects) => join.configure(rules_of(Options {
+                Event::Settle => follow(&mut targets, cluster.recompute()),
+                Event::SelectNamespaces(selects) => cluster.configure(policy_of(Options {
                     namespace_selector: selects.then(|| "ssh=allowed".into()),
                     ..Options::default()
                 })),
             }
         }
-        follow(&mut targets, join.recompute());
-        let mut rebuilt = ClusterObjects::new(join.rules.clone());
+        follow(&mut targets, cluster.recompute());
+        let mut rebuilt = ClusterObjects::new(cluster.policy.clone());
         let objects_put: Vec<_> = objects.keys().cloned().collect();
         for ((_, key), object) in objects {
             rebuilt.put(key, object);
@@ -89,12 +89,12 @@ proptest! {
         follow(&mut expected, rebuilt.recompute());
         prop_assert_eq!(&targets, &expected);
         for kind in [Kind::Service, Kind::Slice, Kind::Namespace] {
-            let known: BTreeSet<_> = join.keys(kind, None).into_iter().collect();
+            let known: BTreeSet<_> = cluster.keys(kind, None).into_iter().collect();
             let put = objects_put.iter().filter(|(known, _)| *known == kind as u8);
             prop_assert_eq!(known, put.map(|(_, key)| key.clone()).collect());
         }
-        let mut copy = ClusterObjects::new(join.rules.clone());
-        for (key, object) in join.objects() {
+        let mut copy = ClusterObjects::new(cluster.policy.clone());
+        for (key, object) in cluster.objects() {
             copy.put(key, object);
         }
         let mut copied = BTreeMap::new();

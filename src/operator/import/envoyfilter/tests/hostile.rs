@@ -30,8 +30,11 @@ fn hostile_names_are_refused() {
         ] {
             let imported = imported(&[&text], Format::Kubectl);
             assert_eq!((imported.text.as_str(), imported.extent), ("", Extent::Part), "{text}");
-            let remarks = imported.remarks.concat();
-            assert!(!remarks.is_empty() && !remarks.contains(['\u{1b}', '\n']), "{remarks}");
+            let diagnostics = imported.diagnostics.concat();
+            assert!(
+                !diagnostics.is_empty() && !diagnostics.contains(['\u{1b}', '\n']),
+                "{diagnostics}"
+            );
         }
     }
 }
@@ -56,7 +59,7 @@ fn what_is_not_yaml_or_too_much_is_refused() {
         bytes: vec![0xff],
     };
     assert_eq!(
-        envoyfilter(&[not_text], &options(Format::Kubectl)).remarks,
+        envoyfilter(&[not_text], &options(Format::Kubectl)).diagnostics,
         ["a:1:1: error: not UTF-8"]
     );
     assert!(Input::from_reader("a", std::io::repeat(b'a')).is_err());
@@ -66,7 +69,7 @@ fn what_is_not_yaml_or_too_much_is_refused() {
         ("{}\n", "1:1: error: nothing to translate"),
         ("", "1:1: error: nothing to translate"),
     ] {
-        let remarks = kubectl(text).1;
-        assert!(remarks.contains(remark), "{remarks}");
+        let diagnostics = kubectl(text).1;
+        assert!(diagnostics.contains(remark), "{diagnostics}");
     }
 }

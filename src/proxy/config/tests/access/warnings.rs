@@ -99,12 +99,12 @@ fn targets_that_no_user_reaches_are_warned_of() {
         ]
     );
     // A target of a flag names no users.
-    let by = Overrides {
+    let overrides = Overrides {
         allow: vec![target("flag:1", "1.1.1.1:1")],
         ..Overrides::default()
     };
     let text = with_alice("access: {mode: report, oidc: [{issuer: i, audiences: [a], jwks: https://a/b}]}");
-    let loaded = LoadedConfig::from_reader("f", text.as_bytes(), &by, Purpose::Serve).unwrap();
+    let loaded = LoadedConfig::from_reader("f", text.as_bytes(), &overrides, Purpose::Serve).unwrap();
     assert!(
         loaded.report.to_string().contains("no user may reach flag:1"),
         "{}",
