@@ -1,4 +1,4 @@
-//! The cluster by examples.
+//! The join by examples.
 
 mod history;
 
