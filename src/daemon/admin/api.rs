@@ -455,7 +455,7 @@ pub struct Client {
     pub idle_ms: u64,
 }
 
-/// What a restriction does.
+/// The effect of a restriction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RestrictionKind {
@@ -470,7 +470,7 @@ pub enum RestrictionKind {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RestrictionRequest {
-    /// What it does.
+    /// Its effect.
     pub kind: RestrictionKind,
     /// For tunnels to this target, `namespace/service`; not of a block.
     pub target: Option<String>,
@@ -506,7 +506,7 @@ pub struct Restrictions {
 /// A limit or a block of a user, client or target.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Restriction {
-    /// What it does.
+    /// Its effect.
     pub kind: RestrictionKind,
     /// The target that it is for; empty if it is for any.
     pub target: String,
