@@ -135,7 +135,7 @@ impl Service {
 }
 
 /// Runs one connection of a program to its end, and reports a failure in band and on stderr.
-async fn serve(stream: TcpStream, options: &Options, exit: ExitSignals, user: &UserOutput) {
+pub(super) async fn serve(stream: TcpStream, options: &Options, exit: ExitSignals, user: &UserOutput) {
     // Without it keystrokes wait for an acknowledgement; the connection works.
     stream.set_nodelay(true).unwrap_or_default();
     let (stdin, stdout) = stream.into_split();

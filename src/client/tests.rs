@@ -29,6 +29,7 @@ mod client_auth;
 mod endings;
 mod forward;
 mod logins;
+mod ports;
 mod sessions;
 mod tls;
 

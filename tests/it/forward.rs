@@ -9,7 +9,7 @@ use rustix::process::Signal;
 use crate::harness::eventually;
 use crate::harness::peer::Peer;
 use crate::harness::process::Process;
-use crate::harness::target::{Blackhole, Echo};
+use crate::harness::target::Echo;
 use crate::openssh::clients::{SWITCHBOARD, ours};
 use crate::openssh::login::{CLOSED, HOST, Login, PORT, noise};
 use crate::openssh::process::{program, quiet};
@@ -245,19 +245,4 @@ fn further_connections_wait_for_one_that_ends() {
         (forward.process.exit_status(), forward.process.stderr.rest()),
         (0, Vec::new())
     );
-}
-
-/// A program that is killed while its target is dialled leaves no request behind.
-#[test]
-fn a_connection_that_its_program_closes_during_the_dial_ends() {
-    let (directory, hole) = (tempfile::tempdir().unwrap(), Blackhole::open());
-    let more = "timeouts: {connect: 1h, dial: 1h}\n";
-    let proxy = Proxy::start_at("address: \"127.0.0.1:0\"", directory.path(), hole.address(), more);
-    let forward = Forward::start(proxy.address, &[&target()]);
-    let mut program = Peer::connect(forward.ports[0]);
-    program.send("SSH-2.0-x\r\n");
-    hole.expect_dials(1);
-    drop(program);
-    let line = &proxy.access_lines(1)[0];
-    assert!(line.contains("client"), "{line}");
 }
