@@ -335,10 +335,7 @@ impl Reconciler {
             if !missing.is_empty() {
                 let kind = source.handle.source.kind;
                 let objects = missing.len();
-                warn!(
-                    kind = kind.name(),
-                    objects, "objects that were missing for 5 minutes are removed"
-                );
+                warn!(kind = kind.name(), objects, "objects missing for 5 minutes are removed");
                 for key in missing {
                     self.cluster.remove(kind, &key);
                 }
@@ -354,7 +351,8 @@ impl Reconciler {
         }
         let is_first = !std::mem::replace(&mut self.has_list, true);
         let updates = self.cluster.recompute();
-        let confirms = !self.is_confirmed && self.sources.iter().all(SourceState::is_synced);
+        let is_synced = |source: &SourceState| source.current.is_some() || source.is_treated_as_empty;
+        let confirms = !self.is_confirmed && self.sources.iter().all(is_synced);
         if !is_first && !confirms && updates.changes.is_empty() && updates.notices.is_empty() {
             return;
         }
@@ -410,12 +408,10 @@ impl Reconciler {
     fn show_sources(&self) {
         let metrics = &self.outputs.metrics;
         let mut is_held = false;
-        for SourceState {
-            handle, removal_hold, ..
-        } in &self.sources
-        {
-            handle.wants_list.store(removal_hold.is_active(), Ordering::Relaxed);
-            is_held |= removal_hold.is_active();
+        for source in &self.sources {
+            let holds = source.removal_hold.is_active();
+            source.handle.wants_list.store(holds, Ordering::Relaxed);
+            is_held |= holds;
         }
         metrics.removals_held.set(i64::from(is_held));
         let (empty, read): (Vec<_>, Vec<_>) = self.sources.iter().partition(|source| source.is_treated_as_empty);
@@ -436,8 +432,8 @@ impl Reconciler {
         let Some(snapshot) = file.and_then(SnapshotFile::load) else {
             return;
         };
-        let saved = unix_seconds(snapshot.saved);
-        self.outputs.metrics.last_sync_timestamp.set(saved);
+        let metrics = &self.outputs.metrics;
+        metrics.last_sync_timestamp.set(unix_seconds(snapshot.saved));
         for (key, object) in snapshot.objects {
             self.cluster.put(key, object);
         }
@@ -466,11 +462,6 @@ impl SourceState {
             is_refused: false,
             is_treated_as_empty: false,
         }
-    }
-
-    /// Returns whether it has answered since the start, or counts as empty.
-    fn is_synced(&self) -> bool {
-        self.current.is_some() || self.is_treated_as_empty
     }
 }
 

@@ -2,6 +2,7 @@
 //! limits of the queues.
 
 pub(super) mod cache;
+mod outage_signs;
 
 use std::future::pending;
 use std::net::IpAddr;
@@ -13,7 +14,8 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
-use self::cache::{CachedAnswer, Changes, ReviewCache, ReviewResult};
+use self::cache::{CENTURY, CachedAnswer, Changes, ReviewCache, ReviewResult, instant};
+use self::outage_signs::OutageSigns;
 use super::credentials::credential::Credential;
 use super::credentials::digest::{Digest, Key};
 use super::credentials::guess_limiter::GuessLimiter;
@@ -87,14 +89,6 @@ impl ReviewMode {
             Self::Login | Self::Uncached => None,
         }
     }
-}
-
-/// The last answer to any review, and the last review of a right that has had none since it began, or any review for which
-/// there was no connection. Other reviews of tokens are no sign: any client may send a token on which the API server hangs.
-#[derive(Debug, Default)]
-struct OutageSigns {
-    answered: Option<Instant>,
-    unanswered: Option<Instant>,
 }
 
 impl Reviews {
@@ -422,7 +416,7 @@ impl Reviews {
     ) -> ReviewResult<T> {
         let given_up = async {
             sleep(STALE_WAIT).await;
-            if !self.is_away() || stale().is_none() {
+            if !self.signs.lock().are_recent() || stale().is_none() {
                 pending().await
             }
         };
@@ -433,7 +427,7 @@ impl Reviews {
         };
         let counts = match &answer {
             Ok(answer) => !is_sure(answer),
-            Err(error) => error.kind.is_silence() || (error.kind == NoAnswer::Busy && self.is_away()),
+            Err(error) => error.kind.is_silence() || (error.kind == NoAnswer::Busy && self.signs.lock().are_recent()),
         };
         let Some(stale) = counts.then(stale).flatten() else {
             return answer;
@@ -443,22 +437,15 @@ impl Reviews {
         Ok(stale)
     }
 
-    /// Returns whether a review of a right has just been without an answer, and no review was answered since.
-    fn is_away(&self) -> bool {
-        let unanswered = self.signs.lock().unanswered;
-        unanswered.is_some_and(|at| at.elapsed() < FRESH)
-    }
-
     /// Awaits the answer to a review, and counts it.
     async fn count_review<T>(&self, kind: &'static str, review: Review<'_, T>) -> ReviewResult<T> {
         let start = Instant::now();
         let answer = review.await;
         let duration = &self.metrics.review_duration;
         duration.observe(start.elapsed().as_secs_f64());
-        let (now, mut signs) = (Instant::now(), self.signs.lock());
         let result = match &answer {
             Ok(_) => {
-                (signs.answered, signs.unanswered) = (Some(now), None);
+                self.signs.lock().answered();
                 "answered"
             }
             Err(unavailable) => {
@@ -466,15 +453,14 @@ impl Reviews {
                 let is_sign =
                     unavailable.kind == NoAnswer::Unreachable || kind == ACCESS && unavailable.kind.is_silence();
                 if unavailable.kind == NoAnswer::Refused {
-                    (signs.answered, signs.unanswered) = (Some(now), None);
-                } else if is_sign && signs.answered.is_none_or(|answered| answered < start) {
-                    signs.unanswered = Some(now);
+                    self.signs.lock().answered();
+                } else if is_sign {
+                    self.signs.lock().unanswered(start);
                 }
                 tracing::debug!(kind, failure = ?unavailable.kind, "no answer of the API server: {unavailable}");
                 "unavailable"
             }
         };
-        drop(signs);
         self.metrics.reviews.count([kind, result]);
         answer
     }
@@ -489,21 +475,11 @@ fn too_many_guesses() -> ReviewError {
     ReviewError::new(NoAnswer::GuessRate, "too many wrong guesses")
 }
 
-/// Converts a time of the system clock to the monotonic one.
-pub(super) fn instant(time: SystemTime) -> Instant {
-    let left = time.duration_since(SystemTime::now()).unwrap_or_default();
-    // A time beyond the clock's range becomes one that no tunnel reaches.
-    Instant::now()
-        .checked_add(left)
-        .unwrap_or_else(|| Instant::now() + CENTURY)
-}
-
 /// The values of the label `kind`.
 const TOKEN: &str = "token";
 const ACCESS: &str = "access";
 const GONE: &str = "the user of the token was deleted";
-/// The age up to which an answer counts without another review. The API server caches its own for 10 s as well. Signs of
-/// an outage are as old at most, so that one that has just ended lets no approval count for longer.
+/// The age up to which an answer counts without another review. The API server caches its own for 10 s as well.
 const FRESH: Duration = Duration::from_secs(10);
 /// Like [`FRESH`], for a right that is denied: the user may just have been granted it.
 const FRESH_DENIAL: Duration = Duration::from_secs(5);
@@ -516,4 +492,3 @@ const MAX_PROVED: usize = 7 << 18;
 const MAX_REFUSED: usize = 1 << 20;
 const MAX_ALLOWED: usize = 5 << 18;
 const MAX_DENIED: usize = 1 << 19;
-const CENTURY: Duration = Duration::from_secs(100 * 365 * 86_400);

@@ -8,7 +8,7 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use parking_lot::Mutex;
 use tokio::sync::watch;
@@ -290,8 +290,19 @@ impl Changes {
     }
 }
 
+/// Converts a time of the system clock to the monotonic one.
+pub(in crate::policy::access) fn instant(time: SystemTime) -> Instant {
+    let left = time.duration_since(SystemTime::now()).unwrap_or_default();
+    // A time beyond the clock's range becomes one that no tunnel reaches.
+    Instant::now()
+        .checked_add(left)
+        .unwrap_or_else(|| Instant::now() + CENTURY)
+}
+
 /// The time after a change in which no cached answer is fresh. At its end, grants are rechecked once more.
 pub(crate) const SETTLING_TIME: Duration = Duration::from_secs(2);
+/// Longer than any tunnel.
+pub(super) const CENTURY: Duration = Duration::from_secs(100 * 365 * 86_400);
 /// The time for which the change of a namespace is noted: twice that for which an answer is fresh.
 const NOTED: Duration = Duration::from_secs(20);
 /// The time for which a deleted user is refused: the API server authenticates such a user for less.
