@@ -106,12 +106,20 @@ fn as_ssh_connects(name: &str, client: ClientFlags) -> anyhow::Result<(ClientFla
 
 /// Asks ssh whether it uses the block, and reports the names for which it does not.
 pub(super) fn is_used(block: &Block, paths: &ConfigPaths) -> anyhow::Result<ExitCode> {
-    let (mut status, command) = (ExitCode::SUCCESS, block.command()?);
+    let mut status = ExitCode::SUCCESS;
+    let expected = match &block.route {
+        Route::Command(_) => block.command()?,
+        Route::Port { address, .. } => format!("{} port {}", address.ip(), address.port()),
+    };
     let aliases = block.aliases.iter().map(|(alias, _)| alias);
     let names = block.names.iter().filter(|name| !name.starts_with('!'));
     for host in names.chain(aliases).map(|name| example(name)) {
-        let reason = match paths.proxy_command(&host) {
-            Some(Ok(used)) if used != command => format!("its ProxyCommand there is: {used}"),
+        let (used, what) = match &block.route {
+            Route::Command(_) => (paths.proxy_command(&host), "its ProxyCommand there is:"),
+            Route::Port { .. } => (paths.destination(&host), "it connects to"),
+        };
+        let reason = match used {
+            Some(Ok(used)) if used != expected => format!("{what} {used}"),
             Some(Err(error)) => error,
             Some(Ok(_)) | None => continue,
         };

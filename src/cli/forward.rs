@@ -26,7 +26,7 @@ pub(crate) struct Forward {
     /// Allow --listen an address that other hosts reach: each of them can reach the SSH servers with your credentials
     #[arg(long)]
     listen_anywhere: bool,
-    /// Install a block `Host NAME-local` for each name, as `config --write` does [default: ~/.ssh/config]
+    /// Install a block `Host NAME-local` for each name (`NAME-PORT-local` beside port 22), as `config --write` does [default: ~/.ssh/config]
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true)]
     write: Option<Option<PathBuf>>,
     /// Remove the blocks of --write, and exit
@@ -71,7 +71,7 @@ fn serve(flags: Forward, ends: &[End], given: ArgMatches) -> anyhow::Result<Exit
         settings: flags.settings,
         given,
     };
-    let (mut ports, mut lines) = (Vec::new(), String::new());
+    let (mut ports, mut blocks, mut lines) = (Vec::new(), Vec::new(), String::new());
     for end in ends {
         let options = client.options(with_port(&end.name))?;
         let is_resumable = options.session.is_some();
@@ -86,13 +86,14 @@ fn serve(flags: Forward, ends: &[End], given: ArgMatches) -> anyhow::Result<Exit
                 end.name
             ));
         }
-        if flags.write.is_some() {
-            let block = end.block(address, is_resumable);
-            let paths = find_paths(&flags.write)?;
-            report(&paths.install(&block.names, &block.text()?, false)?);
-            is_used(&block, &paths)?;
-        }
+        blocks.push(end.block(address, is_resumable));
         ports.push(port);
+    }
+    // Once all ports are open: no block leads to another program's.
+    for block in blocks.iter().filter(|_| flags.write.is_some()) {
+        let paths = find_paths(&flags.write)?;
+        report(&paths.install(&block.names, &block.text()?, false)?);
+        is_used(block, &paths)?;
     }
     print(lines)?;
     forward::command(ports)
@@ -127,7 +128,10 @@ fn end(text: &str) -> anyhow::Result<End> {
 impl End {
     /// Returns the name of its block.
     fn alias(&self) -> String {
-        format!("{}-local", self.target.host())
+        match self.target.port() {
+            22 => format!("{}-local", self.target.host()),
+            port => format!("{}-{port}-local", self.target.host()),
+        }
     }
 
     /// Returns its block, for the address at which it listens.

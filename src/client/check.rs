@@ -59,6 +59,7 @@ async fn check(options: &Options, dialer: &mut ProxyDialer) -> Result<String, St
             stdin,
             stdout,
             interactive: false,
+            ends_with_target: false,
             is_abandoned: None,
         });
         Box::pin(run(&options, &mut stdio, ExitSignals(signals), dialer)).await

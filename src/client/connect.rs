@@ -36,6 +36,7 @@ pub fn command(options: &Options) -> ExitCode {
             stdin: stdio::Input::default(),
             stdout,
             interactive: io::stdin().is_terminal(),
+            ends_with_target: false,
             is_abandoned: None,
         },
         Err(error) => return report(options, &relay::unwritable(error)),

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use parking_lot::Mutex;
-use tokio::io::Interest;
+use tokio::io::{Interest, copy, sink};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
@@ -143,10 +143,15 @@ pub(super) async fn serve(stream: TcpStream, options: &Options, exit: ExitSignal
         stdin,
         stdout,
         interactive: false,
+        ends_with_target: true,
         is_abandoned: None,
     });
     local.is_abandoned = Some(|stdout| has_left(stdout.stream.as_ref()));
     let ended = Box::pin(run::run(options, &mut local, exit, &mut ProxyDialer::default())).await;
+    if ended.is_ok() {
+        // Its program reads the last bytes first: a close with bytes unread would be a reset.
+        timeout(END_TIMEOUT, copy(&mut local.stdin, &mut sink())).await.ok();
+    }
     if let Err(error) = ended
         && !has_left(local.stdout.stream.as_ref())
     {

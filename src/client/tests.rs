@@ -55,6 +55,7 @@ impl Session {
             stdin: theirs_in,
             stdout: theirs_out,
             interactive,
+            ends_with_target: false,
             is_abandoned: None,
         };
         let ended = tokio::spawn(async move { run(&options, &mut local).await });

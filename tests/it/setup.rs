@@ -259,15 +259,14 @@ fn an_ssh_that_expects_a_descriptor_is_named() {
         Path::new(&ours()),
         &["--proxy", &setup.url("http"), "--write", &setup.config()],
     );
-    let mut ssh = setup.ssh();
-    let finished = setup
-        .login
-        .attempt(ssh.args(["-o", "ProxyUseFdpass=yes", HOST, "true"]), &[]);
-    assert_eq!(finished.status.code(), Some(255), "{finished}");
-    // The ProxyCommand ends after ssh.
-    let said = || fs::read_to_string(setup.login.path("stderr")).unwrap();
+    // The ProxyCommand ends after ssh, if it is not ended with it.
     eventually("the reason", || {
-        said().contains("(ProxyUseFdpass of ssh is").then_some(())
+        let mut ssh = setup.ssh();
+        let fdpass = ssh.args(["-o", "ProxyUseFdpass=yes", HOST, "true"]);
+        let finished = setup.login.attempt(fdpass, &[]);
+        assert_eq!(finished.status.code(), Some(255), "{finished}");
+        let said = fs::read_to_string(setup.login.path("stderr")).unwrap();
+        said.contains("(ProxyUseFdpass of ssh is").then_some(())
     });
 }
 

@@ -37,6 +37,7 @@ where
             has_begun: stdio.interactive,
         },
         interactive: stdio.interactive,
+        ends_with_target: stdio.ends_with_target,
         is_abandoned: None,
     }
 }
@@ -220,6 +221,7 @@ mod tests {
             stdin,
             stdout: Vec::new(),
             interactive,
+            ends_with_target: false,
             is_abandoned: None,
         };
         wrap(stdio)

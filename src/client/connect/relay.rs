@@ -43,7 +43,7 @@ where
             },
         },
         downloaded = &mut download => match downloaded {
-            Ok(sent) if stdio.interactive => Ok(sent),
+            Ok(sent) if stdio.interactive || stdio.ends_with_target => Ok(sent),
             Ok(sent) => match upload.await {
                 // Both sides have ended: a close_notify that cannot be delivered is no loss.
                 Ok(_) | Err(CopyError::Close(_)) => Ok(sent),

@@ -33,6 +33,8 @@ pub(in crate::client) struct Stdio<R, W> {
     pub(in crate::client) stdout: W,
     /// True if `stdin` is a terminal, which stays open when `stdout` ends: the proxy's end then ends the tunnel.
     pub(in crate::client) interactive: bool,
+    /// True if the proxy's end ends the tunnel for another reason: `stdin` is a program that may stay for ever.
+    pub(in crate::client) ends_with_target: bool,
     /// Returns whether the reader of `stdout` has left. Then the login ends, because an ssh that was killed sends its
     /// ProxyCommand no signal. `None` if the reader is not watched.
     pub(in crate::client) is_abandoned: Option<fn(&W) -> bool>,

@@ -48,10 +48,21 @@ impl ConfigPaths {
 
     /// Returns the ProxyCommand that ssh has for a host, or ssh's error message; `None` without a program ssh.
     pub fn proxy_command(&self, host: &str) -> Option<Result<String, String>> {
+        let settings = self.settings(host)?;
+        Some(settings.map(|text| value(&text, "proxycommand").unwrap_or("none").to_owned()))
+    }
+
+    /// Returns the address and port to which ssh connects for a host, in the same way.
+    pub fn destination(&self, host: &str) -> Option<Result<String, String>> {
+        let of = |text: &str, key| value(text, key).unwrap_or_default().to_owned();
+        let settings = self.settings(host)?;
+        Some(settings.map(|text| format!("{} port {}", of(&text, "hostname"), of(&text, "port"))))
+    }
+
+    fn settings(&self, host: &str) -> Option<Result<String, String>> {
         let is_of_user = Self::of_user().is_some_and(|own| own.config == self.config);
         let file = [OsStr::new("-F"), self.config.as_os_str()];
-        let settings = ask_ssh(if is_of_user { &[] } else { file.as_slice() }, host)?;
-        Some(settings.map(|text| value(&text, "proxycommand").unwrap_or("none").to_owned()))
+        ask_ssh(if is_of_user { &[] } else { file.as_slice() }, host)
     }
 
     /// Writes the block of these names: into the user's file if `is_inline`, else into a file of its own, with an Include

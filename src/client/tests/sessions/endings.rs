@@ -129,6 +129,7 @@ async fn a_reader_of_stdout_that_leaves_while_there_is_no_connection_ends_the_cl
         stdin: theirs_in,
         stdout: theirs_out,
         interactive: false,
+        ends_with_target: false,
         is_abandoned: Some(|_| IS_GONE.load(Ordering::Relaxed) > 0),
     };
     let ended = tokio::spawn(async move { run(&options, &mut local).await });
@@ -178,6 +179,7 @@ fn signalled(
         stdin: theirs_in,
         stdout: theirs_out,
         interactive: false,
+        ends_with_target: false,
         is_abandoned,
     };
     let (ask, exit) = tokio::sync::watch::channel(ExitRequest::No);
