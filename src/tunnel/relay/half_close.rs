@@ -4,7 +4,7 @@
 use std::future::{Future, pending};
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep_until};
 
 use super::config::RelayConfig;
 use super::failure::Failure;
@@ -50,8 +50,10 @@ pub(super) fn idle(config: &RelayConfig<'_>) -> impl Future<Output = Close> {
     async move {
         match config.options.idle {
             Some(timeout) => {
-                boxed(sleep(timeout.min(RETURN_TIMEOUT))).await;
-                elapsed(|| config.meter.activity().last_active, timeout).await
+                let last_active = || config.meter.activity().last_active;
+                let returned = Instant::now() + timeout.min(RETURN_TIMEOUT);
+                boxed(sleep_until(returned.max(last_active() + timeout))).await;
+                elapsed(last_active, timeout).await
             }
             None => pending().await,
         }
@@ -91,6 +93,7 @@ mod tests {
 
     use super::*;
     use crate::tunnel::direction::Direction;
+    use tokio::time::sleep;
 
     #[tokio::test(start_paused = true)]
     async fn a_tunnel_whose_bytes_only_repeat_reaches_its_idle_timeout() {
