@@ -377,19 +377,26 @@ mod tests {
     fn the_request_names_the_target_twice_and_the_client_once() {
         let version = env!("CARGO_PKG_VERSION");
         let plain = format!("CONNECT H.:22 HTTP/1.1\r\nHost: H.:22\r\nUser-Agent: switchboard/{version}\r\n\r\n");
-        let wanted = Wanted::Tunnel {
-            target: "H.:22",
-            end_marker: None,
-            session: None,
-            no_wake: true,
+        let written = |no_wake, authorization: Option<&str>| {
+            let wanted = Wanted::Tunnel {
+                target: "H.:22",
+                end_marker: None,
+                session: None,
+                no_wake,
+            };
+            let request = Request {
+                wanted: &wanted,
+                authorization: authorization.map(|value| value.to_owned().into()),
+            };
+            request.to_http1().expose().to_owned()
         };
-        let request = |authorization: Option<&str>| Request {
-            wanted: &wanted,
-            authorization: authorization.map(|value| value.to_owned().into()),
-        };
-        assert_eq!(request(None).to_http1().expose(), plain);
-        let with = plain.replace("\r\n\r\n", "\r\nProxy-Authorization: Basic eA==\r\n\r\n");
-        assert_eq!(request(Some("Basic eA==")).to_http1().expose(), with);
+        assert_eq!(written(false, None), plain);
+        let with = |field: &str| plain.replace("\r\n\r\n", &format!("\r\n{field}\r\n\r\n"));
+        assert_eq!(
+            written(false, Some("Basic eA==")),
+            with("Proxy-Authorization: Basic eA==")
+        );
+        assert_eq!(written(true, None), with("Switchboard-Wake: ?0"));
     }
 
     #[tokio::test]
