@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::base::authority::Authority;
 use crate::daemon::admin::api;
@@ -157,7 +157,7 @@ fn software(software: Option<&Software>) -> String {
 
 /// Returns a time in RFC 3339, for JSON.
 pub(super) fn rfc3339(moment: SystemTime) -> String {
-    humantime::format_rfc3339_millis(moment).to_string()
+    humantime::format_rfc3339_millis(moment.max(UNIX_EPOCH)).to_string()
 }
 
 /// Returns milliseconds, for JSON.

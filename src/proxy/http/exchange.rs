@@ -72,7 +72,7 @@ pub(super) fn session<'a>(field: impl Fn(&'static str) -> Option<&'a [u8]>) -> O
     let seconds: Option<u32> = text(IDLE_FIELD).and_then(|seconds| seconds.parse().ok());
     Some(NamedSession {
         id: SessionId::parse(text(SESSION_FIELD)?)?,
-        idle: Duration::from_secs(seconds.unwrap_or_default().into()),
+        idle: Duration::from_secs(seconds.unwrap_or_default().into()).min(MAX_IDLE),
     })
 }
 
@@ -81,6 +81,8 @@ pub(super) fn session<'a>(field: impl Fn(&'static str) -> Option<&'a [u8]>) -> O
 const SESSION_FIELD: &str = "switchboard-session";
 /// The field with which it says for how many seconds no byte of the user has moved in the session.
 const IDLE_FIELD: &str = "switchboard-idle";
+/// The longest idle time that counts: a time before 1970 could not be shown.
+const MAX_IDLE: Duration = Duration::from_secs(365 * 86_400);
 
 /// Returns whether the values of a request's fields [`WAKE_FIELD`] ask to start no workload.
 pub(super) fn no_wake<'a>(mut values: impl Iterator<Item = &'a [u8]>) -> bool {
@@ -140,4 +142,23 @@ fn challenges(refusal: RefusalReason) -> Option<[&'static str; 2]> {
     }
     (refusal == RefusalReason::CredentialsRefused)
         .then_some([basic, "Bearer realm=\"switchboard\", error=\"invalid_token\""])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_session_is_idle_for_a_year_at_most() {
+        let idle = |seconds: &'static str| {
+            let named = session(|name| match name {
+                IDLE_FIELD => Some(seconds.as_bytes()),
+                _ => Some(b"0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f"),
+            });
+            named.unwrap().idle
+        };
+        assert_eq!(idle("900"), Duration::from_secs(900));
+        assert_eq!(idle("4294967295"), MAX_IDLE);
+        assert_eq!(idle("-1"), Duration::ZERO);
+    }
 }
