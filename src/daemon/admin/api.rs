@@ -35,7 +35,13 @@ impl Query {
 
     /// Returns whether it is for a tunnel or request with these parties.
     pub fn selects(&self, of: &Subject<'_>) -> bool {
-        let is_target = |name: &String| name.split_once('/') == Some(of.target.into());
+        let [namespace, target] = of.target;
+        // A pod is `pod.service`; a static target has a colon.
+        let service = target.rsplit('.').next().filter(|_| !target.contains(':'));
+        let is_target = |name: &String| {
+            let named = name.split_once('/').filter(|(of, _)| *of == namespace);
+            named.is_some_and(|(_, name)| name == target || Some(name) == service)
+        };
         self.target.as_ref().is_none_or(is_target)
             && self
                 .client

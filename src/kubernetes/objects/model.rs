@@ -128,6 +128,7 @@ pub(crate) struct Endpoint {
     /// The node of the pod; empty if unknown.
     pub(crate) node: Box<str>,
     /// The name of the pod below its Service's, as DNS has it; empty if it has none.
+    #[serde(default)]
     pub(crate) hostname: Box<str>,
 }
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
 use super::address_filter::{AddressClass, AddressFilter};
-use crate::kubernetes::objects::model::{Service, ServicePort, Slice, State};
+use crate::kubernetes::objects::model::{Service, ServicePort, Slice, SlicePort, State};
 use crate::policy::allowlist::Endpoints;
 
 /// The addresses at which a Service can be dialled, and those that the filter refuses.
@@ -69,16 +69,28 @@ pub(in crate::kubernetes) fn select(
 
 /// Returns the slices of each pod that has a name below its Service's, with the endpoints of that pod alone. It returns the
 /// first [`MAX_PODS`] names.
-pub(in crate::kubernetes) fn of_pods(slices: &[(Box<str>, Slice)]) -> BTreeMap<Box<str>, Vec<(Box<str>, Slice)>> {
+pub(in crate::kubernetes) fn of_pods(
+    port: &ServicePort,
+    slices: &[(Box<str>, Slice)],
+) -> BTreeMap<Box<str>, Vec<(Box<str>, Slice)>> {
     let mut pods = BTreeMap::<_, Vec<_>>::new();
     for (name, slice) in slices {
+        // Of the ports only the one for SSH: a tenant's slice may have 20,000, and each pod gets a copy.
+        let number = port_of(slice, port).filter(|_| !port.is_implied);
+        let ports: Vec<_> = number
+            .map(|number| SlicePort {
+                name: port.name.clone(),
+                number,
+            })
+            .into_iter()
+            .collect();
         for endpoint in slice.endpoints.iter().filter(|endpoint| !endpoint.hostname.is_empty()) {
             if pods.len() >= MAX_PODS && !pods.contains_key(&endpoint.hostname) {
                 continue;
             }
             let own = Slice {
                 service: slice.service.clone(),
-                ports: slice.ports.clone(),
+                ports: ports.clone().into(),
                 endpoints: [endpoint.clone()].into(),
                 ..Slice::default()
             };

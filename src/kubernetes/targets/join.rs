@@ -344,7 +344,7 @@ impl ClusterObjects {
             endpoints,
             rules: TargetRules {
                 limits: effective_limits(&service.annotations, &self.policy.limits),
-                allowed_clients: service.annotations.allowed_clients.clone(),
+                allowed_clients: service.annotations.allowed_clients.clone().map(Arc::new),
                 user_lists: service.annotations.user_lists.as_deref().cloned().map(Arc::new),
                 dials_in: dials_in.then(DialsIn::default),
                 workloads: workloads(&service.annotations, &self.policy.options, dials_in),
@@ -362,7 +362,7 @@ impl ClusterObjects {
         let slices = self.services.get(key).map_or(&[][..], |entry| &entry.slices);
         let mut rules = target.rules.clone();
         rules.workloads.wake = None;
-        let pods = endpoints::of_pods(slices).into_iter().map(|(pod, slices)| {
+        let pods = endpoints::of_pods(port, slices).into_iter().map(|(pod, slices)| {
             let target = ServiceTarget {
                 id: pod_id(key, &pod),
                 ports: target.ports,

@@ -55,6 +55,12 @@ impl TargetId {
         &*self.namespace == STATIC && self.service.contains(':')
     }
 
+    /// Returns whether the other one is this target, or a pod of this Service.
+    pub fn covers(&self, other: &Self) -> bool {
+        let is_pod = !other.is_static() && *other.service_name() == *self.service;
+        self == other || (self.namespace == other.namespace && is_pod)
+    }
+
     /// Returns whether `name` is this identity as `namespace/service`.
     pub fn is_named(&self, name: &str) -> bool {
         let service = name
@@ -136,7 +142,7 @@ pub struct TargetRules {
     /// Its limits.
     pub limits: TargetLimits,
     /// The names of client certificates, one of which a client must have; `None` allows every client.
-    pub allowed_clients: Option<ClientNames>,
+    pub allowed_clients: Option<Arc<ClientNames>>,
     /// The users that may reach it; `None` leaves the decision to the API server, which knows no static target.
     pub user_lists: Option<Arc<UserLists>>,
     /// The anchors of a target that dials in; `None` for a target that is dialled at its endpoints.
@@ -457,6 +463,21 @@ mod tests {
     fn rules(limits: TargetLimits) -> Arc<TargetRules> {
         let rest = TargetRules::default();
         Arc::new(TargetRules { limits, ..rest })
+    }
+
+    #[test]
+    fn a_service_covers_its_pods_and_nothing_else() {
+        let id = |namespace: &str, service: &str| TargetId {
+            namespace: namespace.into(),
+            service: service.into(),
+        };
+        let web = id("n", "web");
+        assert!(web.covers(&web) && web.covers(&id("n", "web-0.web")));
+        for other in [id("m", "web-0.web"), id("n", "web-0.other"), id("n", "other")] {
+            assert!(!web.covers(&other) && !id("n", "web-0.web").covers(&web), "{other}");
+        }
+        let of_static = id("static", "a.web:22");
+        assert!(of_static.covers(&of_static) && !id("static", "web:22").covers(&of_static));
     }
 
     #[tokio::test]

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::str::FromStr;
-use std::time::SystemTime;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
@@ -87,6 +87,8 @@ impl FromStr for Stop {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let until = text.strip_prefix("until ").and_then(|end| moment(end.trim_start()));
+        // A snapshot can hold no earlier time.
+        let until = until.map(|end| end.max(UNIX_EPOCH));
         match text {
             "true" => Ok(Self::Indefinite),
             _ => until
@@ -138,5 +140,15 @@ mod tests {
         ] {
             text.parse::<Workload>().unwrap_err();
         }
+    }
+
+    #[test]
+    fn a_stop_ends_at_a_moment_that_a_snapshot_can_hold() {
+        for text in ["until 1969-12-31T23:59:59Z", "until 1970-01-01T00:00:00+14:00"] {
+            let stop: Stop = text.parse().unwrap();
+            assert_eq!(stop, Stop::Until(UNIX_EPOCH), "{text}");
+            serde_json::to_string(&stop).unwrap();
+        }
+        assert!("until tomorrow".parse::<Stop>().is_err() && "false".parse::<Stop>().is_err());
     }
 }

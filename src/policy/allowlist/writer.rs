@@ -75,7 +75,7 @@ impl Writer {
         for target in targets {
             let rules = state.share(TargetRules {
                 limits: limits.of_target(&target.limits, target.ssh_only),
-                allowed_clients: target.allowed_clients.clone(),
+                allowed_clients: target.allowed_clients.clone().map(Arc::new),
                 user_lists: target.user_lists().map(Arc::new),
                 dials_in: target.dials_in.clone().map(DialsIn::from),
                 workloads: Workloads::default(),

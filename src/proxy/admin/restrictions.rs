@@ -80,8 +80,9 @@ pub(super) async fn remove(
     let of = selection(&request)?;
     let is_block = request.kind == RestrictionKind::Block;
     let removed = shared.registry.restrictions.remove(is_block, &of);
-    let removed = removed.ok_or_else(|| HttpError::unknown("there is no such restriction"))?;
+    // Also without one: others may have expired at this moment.
     shared.registry.apply_limits();
+    let removed = removed.ok_or_else(|| HttpError::unknown("there is no such restriction"))?;
     Ok(Json(view(&removed, &shared)))
 }
 

@@ -47,14 +47,23 @@ pub(super) async fn one(State(shared): State<Arc<Shared>>, TargetPath(target): T
 
 /// Lets no new tunnel to a target begin.
 pub(super) async fn cordon(State(shared): State<Arc<Shared>>, TargetPath(target): TargetPath) -> Json<api::Target> {
-    target.set_cordoned(true);
+    set_cordoned(&target, true, &shared);
     changed(&target, Change::Cordoned, &shared)
 }
 
 /// Lets tunnels to a target begin again.
 pub(super) async fn uncordon(State(shared): State<Arc<Shared>>, TargetPath(target): TargetPath) -> Json<api::Target> {
-    target.set_cordoned(false);
+    set_cordoned(&target, false, &shared);
     changed(&target, Change::Uncordoned, &shared)
+}
+
+/// Cordons the target, and with a Service its pods.
+fn set_cordoned(target: &Target, is_cordoned: bool, shared: &Shared) {
+    for other in shared.allowlist.all() {
+        if target.id().covers(other.id()) {
+            other.set_cordoned(is_cordoned);
+        }
+    }
 }
 
 fn changed(target: &Arc<Target>, change: Change, shared: &Shared) -> Json<api::Target> {
@@ -87,17 +96,24 @@ pub(super) async fn activity(
     QueryParams(ActivityQuery { target: target_name }): QueryParams<ActivityQuery>,
     fields: HeaderMap,
 ) -> Answer<Activity> {
-    let is_it = |target: &Arc<Target>| target.id().is_named(&target_name);
-    let target = shared.allowlist.all().into_iter().find(is_it);
+    let mut targets = shared.allowlist.all();
+    let target = targets
+        .iter()
+        .find(|target| target.id().is_named(&target_name))
+        .cloned();
     // An unknown name does not count as idle, because a culler that misspells a name would stop a used target.
     let target = target.ok_or_else(|| HttpError::unknown(format!("no target {target_name} is on the allowlist")))?;
     let mut open = shared.registry.all();
-    open.retain(|open| is_of(open, &target));
+    // A Service is in use if one of its pods is.
+    let is_covered = |other: &Arc<Target>| target.id().covers(other.id());
+    open.retain(|open| open.info.target.as_ref().is_some_and(is_covered));
+    targets.retain(is_covered);
+    let last_activity = targets.iter().filter_map(|target| target.last_activity()).max();
     let mut why: Vec<_> = open.iter().map(|open| view::reason(open)).collect();
     why.sort_by(|one, other| other.last_active.cmp(&one.last_active));
     Ok(Json(Activity {
         has_activity: why.iter().any(|used| used.is_active),
-        last_activity: target.last_activity().map(view::rfc3339),
+        last_activity: last_activity.map(view::rfc3339),
         why: caller.require_local_caller(&fields).is_ok().then_some(why),
     }))
 }

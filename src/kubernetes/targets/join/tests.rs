@@ -101,18 +101,20 @@ fn a_service_and_its_slices_become_a_target_in_any_order() {
     assert!(cluster.services.is_empty() && cluster.strays.is_empty());
 }
 
+/// A slice of the Service `web`, with an endpoint of each name.
+fn with_names(names: &[&str]) -> Slice {
+    let addresses: Vec<_> = (0..names.len()).map(|index| format!("10.0.0.{index}")).collect();
+    let endpoints: Vec<_> = addresses.iter().map(|address| (&**address, State::Ready)).collect();
+    let mut slice = slice("web", 2222, &endpoints);
+    for (endpoint, name) in slice.endpoints.iter_mut().zip(names) {
+        endpoint.hostname = (*name).into();
+    }
+    slice
+}
+
 #[test]
 fn each_pod_with_a_hostname_is_a_target_below_its_service() {
     let mut cluster = ClusterObjects::new(policy());
-    let with_names = |names: &[&str]| {
-        let addresses: Vec<_> = (0..names.len()).map(|index| format!("10.0.0.{index}")).collect();
-        let endpoints: Vec<_> = addresses.iter().map(|address| (&**address, State::Ready)).collect();
-        let mut slice = slice("web", 2222, &endpoints);
-        for (endpoint, name) in slice.endpoints.iter_mut().zip(names) {
-            endpoint.hostname = (*name).into();
-        }
-        slice
-    };
     let mut waking = service(22);
     waking.annotations.wake = Some(Box::new("statefulset/web".parse().unwrap()));
     put_service(&mut cluster, "n", "web", waking);
@@ -140,6 +142,31 @@ fn each_pod_with_a_hostname_is_a_target_below_its_service() {
     assert_eq!(changed(cluster.recompute()), moved);
     cluster.remove(Kind::Service, &key("n", "web"));
     assert_eq!(changed(cluster.recompute()), [at("web-0.web.n", &[]), at("web.n", &[])]);
+}
+
+#[test]
+fn the_pods_of_a_service_are_bounded_and_have_its_port_for_ssh_alone() {
+    let mut cluster = ClusterObjects::new(policy());
+    // Of many ports each pod has the one for SSH.
+    let mut of_many_ports = with_names(&["web-0"]);
+    of_many_ports.ports = (1..=20_000)
+        .map(|number| SlicePort {
+            name: "other".into(),
+            number,
+        })
+        .collect();
+    for (ports, count) in [
+        (Box::default(), 0),
+        (of_many_ports.ports.clone(), 0),
+        (with_names(&[""]).ports, 1),
+    ] {
+        of_many_ports.ports = ports;
+        let pods = endpoints::of_pods(
+            service(22).port.as_ref().unwrap(),
+            &[("web-x".into(), of_many_ports.clone())],
+        );
+        assert_eq!(pods["web-0"][0].1.ports.len(), count);
+    }
     // A tenant may list any number.
     let many: Vec<_> = (0..1100).map(|number| format!("p{number}")).collect();
     let many: Vec<_> = many.iter().map(String::as_str).collect();
@@ -233,7 +260,7 @@ fn allowed_clients_without_client_certificates_is_noted_and_keeps_every_client_o
     };
     let updates = cluster.recompute();
     assert!(is_remarked(&updates), "{:?}", updates.notices);
-    assert_eq!(set(&updates).rules.allowed_clients.as_ref(), Some(&names));
+    assert_eq!(set(&updates).rules.allowed_clients.as_deref(), Some(&names));
     for (allowed_clients, again) in [(true, false), (false, true)] {
         let mut policy = policy();
         policy.limits.annotations.allowed_clients = allowed_clients;
