@@ -121,7 +121,7 @@ fn a_port_of_this_host_has_a_block_with_the_targets_own_host_key() {
     for _ in 0..2 {
         let forward = Forward::start(proxy, &[&write, &target]);
         let mut ssh = setup.ssh();
-        let name = format!("{HOST}-local");
+        let name = format!("{HOST}-{PORT}-local");
         let said = setup.login.run(ssh.args([&name, "cat"]), b"by a port\n");
         assert_eq!(said.stdout, "by a port\n", "{said}");
         let settings = setup.settings(&name);
