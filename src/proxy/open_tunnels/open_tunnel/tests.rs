@@ -42,6 +42,9 @@ impl Stage {
             let listener = TcpListener::bind("127.0.0.1:0").unwrap();
             let peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
             let (own, _) = listener.accept().unwrap();
+            // The second part of a frame would wait for the first one's ACK, which comes after 40 ms.
+            peer.set_nodelay(true).unwrap();
+            own.set_nodelay(true).unwrap();
             peer.set_nonblocking(true).unwrap();
             own.set_nonblocking(true).unwrap();
             (peer, tokio::net::TcpStream::from_std(own).unwrap())
