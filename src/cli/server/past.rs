@@ -10,7 +10,7 @@ use switchboard::operator::tables::columns::Table;
 use switchboard::operator::tables::past::{ended_table, refusal_table};
 
 use super::filter_flags::{FilterFlags, PartyFlags};
-use super::replica_flags::{Columns, Replies, rendered, run, status};
+use super::replica_flags::{ListFlags, rendered, run, status};
 
 /// The arguments of `tunnels ended`.
 #[derive(Args)]
@@ -18,7 +18,7 @@ pub(crate) struct EndedArgs {
     #[command(flatten)]
     filter: FilterFlags,
     #[command(flatten)]
-    output: PastOutput,
+    output: ListFlags,
 }
 
 /// The arguments of `refusals`.
@@ -27,18 +27,7 @@ pub(crate) struct RefusalArgs {
     #[command(flatten)]
     filter: PartyFlags,
     #[command(flatten)]
-    output: PastOutput,
-}
-
-#[derive(Args)]
-struct PastOutput {
-    /// Show at most N
-    #[arg(long, value_name = "N")]
-    limit: Option<usize>,
-    #[command(flatten)]
-    columns: Columns,
-    #[command(flatten)]
-    replies: Replies,
+    output: ListFlags,
 }
 
 /// Lists the tunnels that have ended.
@@ -65,7 +54,7 @@ pub(crate) fn refusals(options: RefusalArgs) -> anyhow::Result<ExitCode> {
 /// Lists the past of all replicas. `show` returns the table, and the number of its events.
 fn list<T: Item + Serialize>(
     query: Query,
-    output: &PastOutput,
+    output: &ListFlags,
     show: impl FnOnce(&MergedList<T>, bool) -> (Table, String),
 ) -> anyhow::Result<ExitCode> {
     let query = Query {

@@ -76,6 +76,18 @@ enum Output {
     Wide,
 }
 
+/// The arguments of lists of which a part may be shown.
+#[derive(Args)]
+pub(crate) struct ListFlags {
+    /// Show at most N
+    #[arg(long, value_name = "N")]
+    pub(crate) limit: Option<usize>,
+    #[command(flatten)]
+    pub(crate) columns: Columns,
+    #[command(flatten)]
+    pub(crate) replies: Replies,
+}
+
 impl Columns {
     /// Returns whether all columns are printed.
     pub(crate) fn is_wide(&self) -> bool {

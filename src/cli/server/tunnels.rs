@@ -14,7 +14,7 @@ use super::clients;
 use super::filter_flags::{FilterFlags, PartyFlags};
 use super::past;
 use super::replica_flags::{
-    BETWEEN_LOOKS, Columns, OPERATOR_EXITS, Replies, confirm, rendered, run, status, status_unless_none,
+    BETWEEN_LOOKS, Columns, ListFlags, OPERATOR_EXITS, Replies, confirm, rendered, run, status, status_unless_none,
 };
 use super::targets;
 use crate::cli::output::print;
@@ -64,13 +64,8 @@ struct List {
     /// Sort by bytes, rate, age or idle, the largest first; rates are measured for one second
     #[arg(long, value_name = "KEY", default_value = "age", hide_possible_values = true)]
     sort: Sort,
-    /// Show at most N
-    #[arg(long, value_name = "N")]
-    limit: Option<usize>,
     #[command(flatten)]
-    columns: Columns,
-    #[command(flatten)]
-    replies: Replies,
+    output: ListFlags,
 }
 
 #[derive(Args)]
@@ -162,14 +157,14 @@ pub(crate) fn tunnels(options: Tunnels) -> anyhow::Result<ExitCode> {
 fn list(options: List) -> anyhow::Result<ExitCode> {
     let query = Query {
         sort: Some(options.sort),
-        limit: options.limit,
+        limit: options.output.limit,
         ..options.filter.into_query()
     };
-    let replicas = options.replies.replicas()?;
+    let replicas = options.output.replies.replicas()?;
     let list = run(list_tunnels(&replicas, &query))?;
-    options.replies.print(&list, || {
+    options.output.replies.print(&list, || {
         let has_rates = query.sort == Some(Sort::Rate);
-        let table = tunnel_table(&list, has_rates, options.columns.is_wide());
+        let table = tunnel_table(&list, has_rates, options.output.columns.is_wide());
         rendered(&table) + &summary(&list)
     })?;
     Ok(status(&list.replicas))

@@ -15,7 +15,7 @@ use hyper::StatusCode;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use crate::daemon::admin::api::{CloseRequest, Rates, RestrictionRequest};
+use crate::daemon::admin::api::{self, CloseRequest, Rates, RestrictionRequest};
 use crate::daemon::admin::response::HttpError;
 use crate::policy::allowlist::Target;
 use crate::proxy::connection::Shared;
@@ -64,15 +64,31 @@ impl FromRequestParts<Arc<Shared>> for TargetPath {
 
     async fn from_request_parts(parts: &mut Parts, shared: &Arc<Shared>) -> Result<Self, HttpError> {
         let (namespace, service): (String, String) = in_path(parts, shared).await?;
-        let is_it = |target: &Arc<Target>| *target.id().namespace == *namespace && *target.id().service == *service;
-        let target = shared.allowlist.all().into_iter().find(is_it);
-        // A name that clients request is as good.
-        let requested = || shared.allowlist.find_target(&service.parse().ok()?).ok();
-        let target = target.or_else(|| requested().filter(|_| namespace == "static"));
-        target
-            .map(Self)
-            .ok_or_else(|| HttpError::unknown(format!("no target {namespace}/{service} is on the allowlist")))
+        find_target(&format!("{namespace}/{service}"), shared).map(Self)
     }
+}
+
+/// Returns the target of that name.
+pub(super) fn find_target(name: &str, shared: &Shared) -> Result<Arc<Target>, HttpError> {
+    let own = target_name(name, shared);
+    let mut targets = shared.allowlist.all().into_iter();
+    let found = targets.find(|target| target.id().is_named(&own));
+    found.ok_or_else(|| HttpError::unknown(format!("no target {name} is on the allowlist")))
+}
+
+/// Returns the query with its target by its own name.
+pub(super) fn with_target_name(query: &api::Query, shared: &Shared) -> api::Query {
+    api::Query {
+        target: query.target.as_deref().map(|name| target_name(name, shared)),
+        ..query.clone()
+    }
+}
+
+/// Returns the name as `namespace/service` of a target. `static/` may stand before a name that clients request, too.
+fn target_name(name: &str, shared: &Shared) -> String {
+    let requested = name.strip_prefix("static/").and_then(|name| name.parse().ok());
+    let target = requested.and_then(|authority| shared.allowlist.find_target(&authority).ok());
+    target.map_or_else(|| name.to_owned(), |target| target.id().to_string())
 }
 
 async fn in_path<T: DeserializeOwned + Send>(parts: &mut Parts, shared: &Arc<Shared>) -> Result<T, HttpError> {

@@ -8,7 +8,7 @@ use axum::Json;
 use axum::extract::State;
 use serde::Deserialize;
 
-use super::extract::{Page, PageQuery, QueryParams, SortKey};
+use super::extract::{Page, PageQuery, QueryParams, SortKey, with_target_name};
 use super::view::{millis, rfc3339};
 use crate::daemon::admin::api::{self, Query, Subject};
 use crate::daemon::admin::response::{Answer, HttpError};
@@ -28,7 +28,7 @@ pub(super) async fn ended(
     if query.sort.is_some() {
         return Err(HttpError::bad("sort: the latest are first"));
     }
-    let mut past = shared.registry.ended.list();
+    let (mut past, query) = (shared.registry.ended.list(), with_target_name(&query, &shared));
     past.entries.retain(|ended| {
         let target = names(ended.target.as_ref());
         query.selects(&Subject {
@@ -89,7 +89,7 @@ fn past_refusals(query: RefusalQuery, shared: &Shared) -> Result<api::PastRefusa
         user: query.user,
         ..Query::default()
     };
-    let mut past = shared.registry.refusals.list();
+    let (mut past, query) = (shared.registry.refusals.list(), with_target_name(&query, shared));
     past.entries.retain(|entry| {
         let RefusedRequest { user, claimed, .. } = &entry.request;
         let target = names(entry.request.target.as_ref());

@@ -7,7 +7,7 @@ use axum::Json;
 use axum::extract::State;
 use tokio::time::Instant;
 
-use super::extract::{JsonBody, PageQuery, QueryParams};
+use super::extract::{JsonBody, PageQuery, QueryParams, find_target, with_target_name};
 use super::tunnels::{close, matching, parse_rates};
 use super::view::{millis, rfc3339};
 use crate::base::text::excerpt;
@@ -38,7 +38,10 @@ pub(super) async fn add(
     State(shared): State<Arc<Shared>>,
     JsonBody(request): JsonBody<RestrictionRequest>,
 ) -> Answer<api::Restriction> {
-    let of = selection(&request)?;
+    let of = selection(&request, &shared)?;
+    if let Some(target) = &of.target {
+        find_target(target, &shared)?;
+    }
     let time = request.time.as_deref().ok_or("how long, such as 10m?");
     let time = time
         .and_then(timeout)
@@ -77,7 +80,7 @@ pub(super) async fn remove(
     State(shared): State<Arc<Shared>>,
     JsonBody(request): JsonBody<RestrictionRequest>,
 ) -> Answer<api::Restriction> {
-    let of = selection(&request)?;
+    let of = selection(&request, &shared)?;
     let is_block = request.kind == RestrictionKind::Block;
     let removed = shared.registry.restrictions.remove(is_block, &of);
     // Also without one: others may have expired at this moment.
@@ -87,7 +90,7 @@ pub(super) async fn remove(
 }
 
 /// Returns whom the restriction is for.
-fn selection(request: &RestrictionRequest) -> Result<Query, HttpError> {
+fn selection(request: &RestrictionRequest, shared: &Shared) -> Result<Query, HttpError> {
     let of = Query {
         target: request.target.clone(),
         client: request.client.map(|client| client.to_canonical()),
@@ -104,7 +107,7 @@ fn selection(request: &RestrictionRequest) -> Result<Query, HttpError> {
     if request.kind == RestrictionKind::Block && of.target.is_some() {
         return Err(HttpError::bad("target: cordon it instead of blocking it"));
     }
-    Ok(of)
+    Ok(with_target_name(&of, shared))
 }
 
 fn rates(request: &RestrictionRequest) -> Result<Both<Option<Rate>>, HttpError> {

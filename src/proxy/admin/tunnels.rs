@@ -7,7 +7,7 @@ use std::time::Duration;
 use axum::Json;
 use axum::extract::State;
 
-use super::extract::{JsonBody, Page, PageQuery, QueryParams, SortKey, TunnelPath};
+use super::extract::{JsonBody, Page, PageQuery, QueryParams, SortKey, TunnelPath, with_target_name};
 use super::view;
 use crate::base::values::timeout;
 use crate::daemon::admin::api::{
@@ -22,7 +22,7 @@ use crate::tunnel::limits::Rate;
 
 /// Returns the tunnels that match a query.
 pub(super) fn matching(query: &Query, shared: &Shared) -> Vec<Arc<OpenTunnel>> {
-    let mut open = shared.registry.all();
+    let (mut open, query) = (shared.registry.all(), with_target_name(query, shared));
     open.retain(|open| query.selects(&open.info.subject()));
     open
 }

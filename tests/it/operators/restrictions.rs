@@ -62,7 +62,8 @@ fn a_limit_of_a_target_holds_for_open_and_new_tunnels_until_its_time_is_over() {
         (rates(&server) == ["1MiB/s", "unlimited", "1MiB/s"]).then_some(())
     });
     assert_eq!(listed(&server).total, 1);
-    let lift = server.tell_admin("DELETE", "/restrictions", r#"{"target": "static/one:22"}"#);
+    // By another spelling, as clients may request it.
+    let lift = server.tell_admin("DELETE", "/restrictions", r#"{"target": "static/ONE.:22"}"#);
     assert_eq!(lift.status, 200, "{}", lift.body);
     assert_eq!(rates(&server), ["unlimited"; 3]);
     assert_eq!(listed(&server).total, 0);
@@ -76,6 +77,11 @@ fn an_incomplete_restriction_is_refused() {
         ("{}", 400, "of whom?"),
         (r#"{"user": "", "download": "1MiB/s", "for": "1m"}"#, 400, "empty"),
         (r#"{"user": "a", "for": "1m"}"#, 400, "which rate?"),
+        (
+            r#"{"target": "static/none:22", "download": "1MiB/s", "for": "1m"}"#,
+            404,
+            "no target static/none:22 is on the allowlist",
+        ),
         (r#"{"user": "a", "download": "1MiB/s"}"#, 400, "for: how long"),
         (
             r#"{"user": "a", "download": "1MiB/s", "for": "0s"}"#,
