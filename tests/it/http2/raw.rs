@@ -74,6 +74,19 @@ impl Raw {
         }
     }
 
+    /// Reads as far as the next frame of this kind about this stream. Returns the payload bytes of the frames before it.
+    #[track_caller]
+    pub(crate) fn skip_to(&mut self, kind: u8, stream: u32) -> usize {
+        let mut skipped = 0;
+        loop {
+            let frame = self.next();
+            if (frame.kind, frame.stream) == (kind, stream) {
+                return skipped;
+            }
+            skipped += frame.payload.len();
+        }
+    }
+
     /// Sends this for as long as the proxy takes it, for at most that many bytes, reading what it answers or not.
     /// Returns how many were sent, when the proxy has ended the connection.
     #[track_caller]
