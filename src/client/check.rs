@@ -10,7 +10,7 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, duplex, split};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use super::connect::run::run;
+use super::connect::run::{ProxyAccess, run};
 use super::connect::signals::{ExitRequest, ExitSignals};
 use super::connect::stdio::Stdio;
 use super::connect::{in_band, report, runtime};
@@ -19,7 +19,6 @@ use super::stderr::{MAX_LINE, UserOutput};
 use crate::base::text::{chain, printable};
 use crate::uplink;
 use crate::uplink::dial::deadline::Step;
-use crate::uplink::dial::dialer::ProxyDialer;
 use crate::uplink::dial::io::read_some;
 use crate::uplink::dial::url::Scheme;
 use crate::uplink::error::{ClientError, Retry};
@@ -30,11 +29,11 @@ pub fn command(options: &Options) -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => return report(options, &error),
     };
-    let mut dialer = ProxyDialer::default();
-    let found = runtime.block_on(check(options, &mut dialer));
+    let mut access = ProxyAccess::default();
+    let found = runtime.block_on(check(options, &mut access));
     // A lookup may still run.
     runtime.shutdown_background();
-    let text = table(options, dialer.step, &found);
+    let text = table(options, access.dialer.step, &found);
     write!(io::stdout(), "{text}").unwrap_or_default();
     match found {
         Ok(_) => ExitCode::SUCCESS,
@@ -43,7 +42,7 @@ pub fn command(options: &Options) -> ExitCode {
 }
 
 /// Logs in as far as the SSH identification, and returns it, or why there is none.
-async fn check(options: &Options, dialer: &mut ProxyDialer) -> Result<String, String> {
+async fn check(options: &Options, access: &mut ProxyAccess) -> Result<String, String> {
     let mut options = options.clone();
     let remark = Arc::new(Mutex::new(resumption(options.session.is_some(), false).to_owned()));
     let kept = Arc::clone(&remark);
@@ -62,7 +61,7 @@ async fn check(options: &Options, dialer: &mut ProxyDialer) -> Result<String, St
             ends_with_target: false,
             is_abandoned: None,
         });
-        Box::pin(run(&options, &mut stdio, ExitSignals(signals), dialer)).await
+        Box::pin(run(&options, &mut stdio, ExitSignals(signals), access)).await
     };
     let found = async move {
         let found = identification(&mut ssh).await;
@@ -75,7 +74,7 @@ async fn check(options: &Options, dialer: &mut ProxyDialer) -> Result<String, St
     let waited = options.uplink.timeout * 2;
     match timeout(waited, async { tokio::join!(tunnel, found) }).await {
         Ok((_, Some(found))) => found.map(|line| format!("{line} ({})", remark.lock())),
-        Ok((Err(error), None)) => Err(reason(&error, dialer.step)),
+        Ok((Err(error), None)) => Err(reason(&error, access.dialer.step)),
         Ok((Ok(()), None)) => Err(SILENT.to_owned()),
         Err(_) => Err(format!(
             "the target has said nothing within {waited:?}: is it an SSH server?"

@@ -10,7 +10,6 @@ use self::stdio::Stdio;
 use super::options::Options;
 use super::stderr;
 use crate::base::text::chain;
-use crate::uplink::dial::dialer::ProxyDialer;
 use crate::uplink::error::ClientError;
 
 pub(crate) mod attempt;
@@ -49,7 +48,7 @@ pub fn command(options: &Options) -> ExitCode {
     };
     let streams = &mut stdio;
     let run = move |exit| async move {
-        match Box::pin(run::run(options, streams, exit, &mut ProxyDialer::default())).await {
+        match Box::pin(run::run(options, streams, exit, &mut run::ProxyAccess::default())).await {
             Ok(()) => Ok(ExitCode::SUCCESS),
             Err(error) if in_band::disconnect_ssh(streams, &error, &options.target).await && !options.verbose => {
                 Ok(ExitCode::from(error.exit_code()))

@@ -16,13 +16,14 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
+use super::connect::run::{self, ProxyAccess};
 use super::connect::signals::{ExitRequest, ExitSignals};
 use super::connect::stdio::Stdio;
-use super::connect::{in_band, run, runtime, sentence};
+use super::connect::{in_band, runtime, sentence};
 use super::options::Options;
 use super::stderr::{self, UserOutput};
 use crate::base::platform::Signals;
-use crate::uplink::dial::dialer::ProxyDialer;
+use crate::uplink::credential_cache::CachedLogin;
 
 /// A port that leads to one target.
 #[derive(Debug)]
@@ -109,6 +110,7 @@ impl Service {
             let (target, user) = (options.target.clone(), self.user.clone());
             session.output = UserOutput(Arc::new(move |line| (user.0)(&format!("{target}: {line}"))));
         }
+        let login = CachedLogin::default();
         loop {
             let stream = match listener.accept().await {
                 Ok((stream, _)) => stream,
@@ -126,8 +128,9 @@ impl Service {
                 return;
             };
             let (options, exit, user) = (options.clone(), self.exit.clone(), self.user.clone());
+            let login = login.clone();
             tokio::spawn(async move {
-                serve(stream, &options, exit, &user).await;
+                serve(stream, (&options, login), exit, &user).await;
                 drop(slot);
             });
         }
@@ -135,7 +138,12 @@ impl Service {
 }
 
 /// Runs one connection of a program to its end, and reports a failure in band and on stderr.
-pub(super) async fn serve(stream: TcpStream, options: &Options, exit: ExitSignals, user: &UserOutput) {
+pub(super) async fn serve(
+    stream: TcpStream,
+    (options, login): (&Options, CachedLogin),
+    exit: ExitSignals,
+    user: &UserOutput,
+) {
     // Without it keystrokes wait for an acknowledgement; the connection works.
     stream.set_nodelay(true).unwrap_or_default();
     let (stdin, stdout) = stream.into_split();
@@ -147,7 +155,11 @@ pub(super) async fn serve(stream: TcpStream, options: &Options, exit: ExitSignal
         is_abandoned: None,
     });
     local.is_abandoned = Some(|stdout| has_left(stdout.stream.as_ref()));
-    let ended = Box::pin(run::run(options, &mut local, exit, &mut ProxyDialer::default())).await;
+    let mut access = ProxyAccess {
+        login,
+        ..ProxyAccess::default()
+    };
+    let ended = Box::pin(run::run(options, &mut local, exit, &mut access)).await;
     if ended.is_ok() {
         // Its program reads the last bytes first: a close with bytes unread would be a reset.
         timeout(END_TIMEOUT, copy(&mut local.stdin, &mut sink())).await.ok();

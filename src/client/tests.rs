@@ -20,7 +20,6 @@ use super::connect::stdio::Stdio;
 use super::{Options, Settings, UserOutput, connect};
 use crate::base::text::chain;
 use crate::protocol::end_notice::Marker;
-use crate::uplink::dial::dialer::ProxyDialer;
 use crate::uplink::error::ClientError;
 use crate::uplink::{self, ClientCertPaths, ForwardProxy, Trust, credentials, dial};
 
@@ -80,7 +79,13 @@ impl Session {
 /// Runs one tunnel to its end, without signals.
 async fn run(options: &Options, local: &mut Stdio<DuplexStream, DuplexStream>) -> Result<(), ClientError> {
     let exit = ExitSignals(tokio::sync::watch::channel(ExitRequest::No).1);
-    Box::pin(connect::run::run(options, local, exit, &mut ProxyDialer::default())).await
+    Box::pin(connect::run::run(
+        options,
+        local,
+        exit,
+        &mut connect::run::ProxyAccess::default(),
+    ))
+    .await
 }
 
 struct Proxy {

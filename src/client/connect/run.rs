@@ -19,6 +19,13 @@ use crate::uplink::dial::deadline::Step;
 use crate::uplink::dial::dialer::ProxyDialer;
 use crate::uplink::error::ClientError;
 
+/// The way to the proxy: the connections of one program share the login, not the dialer.
+#[derive(Debug, Default)]
+pub(in crate::client) struct ProxyAccess {
+    pub(in crate::client) dialer: ProxyDialer,
+    pub(in crate::client) login: CachedLogin,
+}
+
 /// Opens the tunnel, and relays stdin and stdout to their end.
 ///
 /// After an error `stdio.stdout` stays open, so that the failure can be reported before ssh exits. A stdout whose reader has
@@ -27,17 +34,17 @@ pub(in crate::client) async fn run<R, W>(
     options: &Options,
     stdio: &mut Stdio<R, W>,
     mut exit: ExitSignals,
-    dialer: &mut ProxyDialer,
+    access: &mut ProxyAccess,
 ) -> Result<(), ClientError>
 where
     R: AsyncRead + Unpin,
     W: AsyncWrite + Unpin,
 {
     options.target.parse::<Authority>().map_err(ClientError::Target)?;
-    let mut login = CachedLogin::default();
+    let ProxyAccess { dialer, login } = access;
     let (stream, early) = tokio::select! {
         biased;
-        opened = Box::pin(retry_after::open(options, &mut login, dialer)) => opened?,
+        opened = Box::pin(retry_after::open(options, login, dialer)) => opened?,
         () = stdout_closed(stdio) => return Ok(()),
         _ = exit.requested(ExitRequest::Immediate) => return Ok(()),
     };
@@ -80,7 +87,7 @@ where
             let session = ClientSession::new(options, settings, stdio, exit);
             let session_dialer = mem::take(dialer);
             dialer.step = Step::Ssh;
-            Box::pin(session.run((stream, handshake), session_dialer, &mut login)).await
+            Box::pin(session.run((stream, handshake), session_dialer, login)).await
         }
     }
 }

@@ -3,6 +3,7 @@
 use super::*;
 
 use crate::client::forward::serve;
+use crate::uplink::credential_cache::CachedLogin;
 
 /// The request waits for an hour otherwise. The program's identification is unread, so that its end is behind bytes.
 #[tokio::test]
@@ -15,7 +16,10 @@ async fn a_program_that_closes_its_connection_ends_its_request_before_the_answer
     program.write_all(b"SSH-2.0-x\r\n").await.unwrap();
     let (stream, _) = within(port.accept()).await.unwrap();
     let exit = ExitSignals(tokio::sync::watch::channel(ExitRequest::No).1);
-    let served = tokio::spawn(async move { serve(stream, &options, exit, &UserOutput::default()).await });
+    let served =
+        tokio::spawn(
+            async move { serve(stream, (&options, CachedLogin::default()), exit, &UserOutput::default()).await },
+        );
     let mut request = proxy.accept().await;
     read_request(&mut request).await;
     drop(program);

@@ -214,6 +214,28 @@ async fn the_output_of_a_plugin_is_kept_until_the_proxy_has_rejected_it() {
 }
 
 #[tokio::test]
+async fn connections_that_log_in_at_the_same_time_share_one_run_of_the_plugin() {
+    let home = Home::new();
+    let options = home.options(home.plugin(&prints(&json!({"token": "t"}))));
+    let login = uplink::credential_cache::CachedLogin::default();
+    let (mut first, mut second, mut third) = (login.clone(), login.clone(), login);
+    let (one, two, three) = tokio::join!(
+        first.credentials(&options),
+        second.credentials(&options),
+        third.credentials(&options)
+    );
+    for credentials in [one, two, three] {
+        assert!(credentials.unwrap().authorization.is_some());
+    }
+    assert_eq!(home.runs(), 1);
+    let rejected = tokio::join!(first.fresh(&options), second.fresh(&options), third.fresh(&options));
+    for credentials in [rejected.0, rejected.1, rejected.2] {
+        assert!(credentials.unwrap().authorization.is_some());
+    }
+    assert_eq!(home.runs(), 2);
+}
+
+#[tokio::test]
 async fn a_certificate_that_the_proxy_rejects_is_obtained_again() {
     let (home, proxy) = (Home::new(), Proxy::bind().await);
     let (expected, other) = (

@@ -188,7 +188,7 @@ fn signalled(
             &options,
             &mut local,
             ExitSignals(exit),
-            &mut ProxyDialer::default(),
+            &mut connect::run::ProxyAccess::default(),
         ))
         .await
     });
