@@ -33,6 +33,6 @@ pub use self::pods::PodSelector;
 pub(crate) use self::pods::{Pod, Pods, PortForward};
 pub use self::replicas::watch_replicas;
 pub use self::targets::controller::Controller;
-pub use self::users::rbac::watch_rbac;
+pub use self::users::rbac_watch::watch_rbac;
 pub use self::users::reviews::ApiReviewer;
 pub use self::users::tickets::watch_tickets;

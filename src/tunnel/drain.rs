@@ -12,12 +12,12 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
 
-use self::tunnels::Counts;
-pub use self::tunnels::TunnelGuard;
+use self::counts::Counts;
+pub use self::counts::TunnelGuard;
 use crate::base::boxed::boxed;
 use crate::base::yaml::forms;
 
-mod tunnels;
+mod counts;
 
 /// The longest times of the phases of a drain, which takes at most `delay + timeout + spread + 9 s`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]

@@ -10,10 +10,10 @@ use tokio::time::timeout;
 pub use self::config::{DirectionLimits, EarlyData, OnClose, Options, RelayConfig, Resources, Transports};
 use self::copy::Flow;
 pub use self::failure::Failure;
-use self::half_close::{SILENCE_TIMEOUT, idle, silence};
 pub use self::prefix::InspectPrefix;
 use self::prefix::Prefix;
 use self::pump::Pump;
+use self::timeouts::{SILENCE_TIMEOUT, idle, silence};
 use crate::base::boxed::boxed;
 use crate::net::transport::{Reader, Transport, Writer};
 use crate::tunnel::direction::Direction;
@@ -25,12 +25,12 @@ mod cooperative_yield;
 mod copy;
 mod failure;
 mod frames;
-mod half_close;
 pub mod meter;
 mod prefix;
 mod pump;
 mod splice;
 mod strategy;
+mod timeouts;
 
 /// Relays until both sides have finished, one has failed, the tunnel is idle, or `ending` completes.
 ///
