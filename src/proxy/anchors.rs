@@ -68,7 +68,7 @@ pub struct Anchor {
 
 /// A stream of an anchor, counted until this is dropped.
 #[derive(Debug)]
-pub struct AnchorTunnel {
+pub struct AnchorStream {
     /// The anchor.
     pub anchor: Arc<Anchor>,
     _open: Slot,
@@ -179,7 +179,7 @@ impl Anchors {
         &self,
         target: &Target,
         timeouts: DialTimeouts,
-    ) -> Result<(Upstream<Stream>, AnchorTunnel), RefusalReason> {
+    ) -> Result<(Upstream<Stream>, AnchorStream), RefusalReason> {
         let start = Instant::now();
         let (mut last, mut tried, mut end) = (RefusalReason::NoAnchor, Vec::new(), None);
         loop {
@@ -236,7 +236,7 @@ impl Anchor {
         (self.unanswered.load(Ordering::Relaxed), Reverse(self.number))
     }
 
-    async fn open(self: &Arc<Self>, deadline: Instant) -> Result<(Upstream<Stream>, AnchorTunnel), RefusalReason> {
+    async fn open(self: &Arc<Self>, deadline: Instant) -> Result<(Upstream<Stream>, AnchorStream), RefusalReason> {
         let _dial = self.dials.take().ok_or(RefusalReason::TargetBusy)?;
         let open = self.tunnels.take().ok_or(RefusalReason::TargetBusy)?;
         let Ok(opened) = timeout_at(deadline, self.streams.open(&self.serves)).await else {
@@ -250,7 +250,7 @@ impl Anchor {
         let stream = opened.map_err(|_| RefusalReason::TargetRefused)?;
         let [address, local] = self.addresses;
         let upstream = Upstream { stream, address, local };
-        let tunnel = AnchorTunnel {
+        let tunnel = AnchorStream {
             anchor: Arc::clone(self),
             _open: open,
         };

@@ -22,7 +22,7 @@ use self::tunnel::Tunnel;
 use crate::base::boxed::boxed;
 use crate::policy::access::Mode;
 use crate::policy::allowlist::{Endpoints, Target, WakeResult};
-use crate::proxy::anchors::{AnchorTunnel, DialTimeouts};
+use crate::proxy::anchors::{AnchorStream, DialTimeouts};
 use crate::proxy::http::{ConnectRequest, CredentialPolicy, Exchange, Purpose};
 use crate::tunnel::dial::{self, DialError};
 use crate::tunnel::http2;
@@ -44,7 +44,7 @@ mod tunnel;
 
 /// Serves one connection of a public port until it ends.
 pub fn serve(stream: TcpStream, peer: SocketAddr, port: Arc<Port>, shared: &Shared) -> impl Future<Output = ()> + Send {
-    let opening = boxed(accept(stream, peer, port, shared));
+    let opening = boxed(open(stream, peer, port, shared));
     async move {
         // Matched by reference: else the future would have room for the tunnel twice.
         if let Some(answered) = &mut opening.await {
@@ -73,13 +73,13 @@ impl AnsweredRequest<'_> {
 
 /// Reads the PROXY header, negotiates the protocol and, over HTTP/1, serves the request up to its 200 or 101. `None` if
 /// the connection was refused, or its client has left.
-async fn accept(
+async fn open(
     mut stream: TcpStream,
     peer: SocketAddr,
     port: Arc<Port>,
     shared: &Shared,
 ) -> Option<AnsweredRequest<'_>> {
-    let mut pending = PendingRequest::accept(peer, stream.local_addr().ok(), port.refusals, shared);
+    let mut pending = PendingRequest::new(peer, stream.local_addr().ok(), port.refusals, shared);
     // First of all, even before TLS: the header names the client of the TCP connection.
     let header = proxy_header::read(&mut stream, peer.ip(), &port.proxy_header);
     match pending.step(header).await {
@@ -135,7 +135,7 @@ async fn serve_http2(connection: http2::Connection<Stream>, mut pending: Pending
         lapsed: &lapsed,
     };
     match boxed(http2::serve(connection, overdue, go_away, tunnel)).await {
-        Ok(()) => pending.record.disarm(),
+        Ok(()) => pending.record.discard(),
         Err(refusal) => pending.refuse_unanswered(refusal),
     }
 }
@@ -205,7 +205,7 @@ async fn connect_target(
 async fn dial_target(
     target: &Target,
     pending: &mut PendingRequest<'_>,
-) -> Result<(Stream, Option<AnchorTunnel>), Refusal> {
+) -> Result<(Stream, Option<AnchorStream>), Refusal> {
     let PendingRequest {
         shared,
         record,
@@ -248,7 +248,7 @@ async fn ask_anchor(
     target: &Target,
     shared: &Shared,
     record: &mut RequestRecord<'_>,
-) -> Result<(Stream, AnchorTunnel), RefusalReason> {
+) -> Result<(Stream, AnchorStream), RefusalReason> {
     let start = Instant::now();
     let timeouts = DialTimeouts {
         wait: shared.allowlist.wait_for_ready(),

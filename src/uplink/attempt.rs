@@ -76,7 +76,7 @@ pub(crate) async fn open(
 
 /// Returns the error for missing credentials. It allows a retry: a source may need the network, and files are replaced.
 fn no_login(error: anyhow::Error) -> ClientError {
-    ClientError::WithPauses(error.context("cannot log in to the proxy"))
+    ClientError::WithBackoff(error.context("cannot log in to the proxy"))
 }
 
 /// Sends one request to the proxy.

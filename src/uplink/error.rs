@@ -10,7 +10,7 @@ use crate::base::authority::AuthorityError;
 
 /// The failure of a tunnel, which did not open or did not close gracefully, or of an anchor's registration.
 ///
-/// `Moved`, `Never`, `WithPauses` and `Soon` hold their text. `Display` does not print the cause: see `source`.
+/// `Moved`, `Never`, `WithBackoff` and `Immediately` hold their text. `Display` does not print the cause: see `source`.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ClientError {
     /// The target is not `host:port`: an error of usage.
@@ -43,10 +43,10 @@ pub(crate) enum ClientError {
     /// A proxy, or something instead of it, has answered, so each attempt costs it work. Or a local setting, such as a
     /// file, cannot be used for now.
     #[error(transparent)]
-    WithPauses(anyhow::Error),
+    WithBackoff(anyhow::Error),
     /// No proxy was reached, or the connection was only closed, as by a load balancer without a proxy.
     #[error(transparent)]
-    Soon(anyhow::Error),
+    Immediately(anyhow::Error),
 }
 
 /// The end of the sentence for [`ClientError::Unidentified`], after the name of the target.
@@ -97,7 +97,7 @@ impl From<io::Error> for ClientError {
     fn from(error: io::Error) -> Self {
         match error.downcast::<EndNoticeError>() {
             Ok(ended) if ended.is_final => Self::Never(ended.into()),
-            Ok(ended) => Self::Soon(ended.into()),
+            Ok(ended) => Self::Immediately(ended.into()),
             Err(error) => Self::Lost(error),
         }
     }
@@ -108,16 +108,16 @@ impl From<io::Error> for ClientError {
 pub(crate) enum Retry {
     /// As for [`ClientError::Never`].
     Never,
-    /// As for [`ClientError::WithPauses`].
+    /// As for [`ClientError::WithBackoff`].
     WithBackoff,
-    /// As for [`ClientError::Soon`].
+    /// As for [`ClientError::Immediately`].
     Immediately,
 }
 
 impl ClientError {
     /// Returns the error for an answer that is not HTTP.
     pub(crate) fn no_http() -> Self {
-        Self::WithPauses(anyhow!(
+        Self::WithBackoff(anyhow!(
             "the proxy's answer is not HTTP: are the scheme, the address and the port of its URL right?"
         ))
     }
@@ -134,8 +134,8 @@ impl ClientError {
             }
             Self::Target(_) | Self::Never(_) => Retry::Never,
             // A resolver may temporarily point `localhost` elsewhere.
-            Self::Cleartext | Self::Refused(_) | Self::NoAnchors | Self::WithPauses(_) => Retry::WithBackoff,
-            Self::Lost(_) | Self::Unidentified | Self::Moved(_) | Self::Soon(_) => Retry::Immediately,
+            Self::Cleartext | Self::Refused(_) | Self::NoAnchors | Self::WithBackoff(_) => Retry::WithBackoff,
+            Self::Lost(_) | Self::Unidentified | Self::Moved(_) | Self::Immediately(_) => Retry::Immediately,
         }
     }
 

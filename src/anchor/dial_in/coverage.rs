@@ -337,8 +337,8 @@ impl Backoff {
             | ClientError::Unidentified
             | ClientError::Moved(_)
             | ClientError::Never(_)
-            | ClientError::WithPauses(_)
-            | ClientError::Soon(_) => growing(self.failures, MAX_PAUSE),
+            | ClientError::WithBackoff(_)
+            | ClientError::Immediately(_) => growing(self.failures, MAX_PAUSE),
         };
         jittered(pause)
     }

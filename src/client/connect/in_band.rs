@@ -296,7 +296,7 @@ mod tests {
         ] {
             assert_eq!(disconnect_message(&refused(status, None)).0, code);
         }
-        let late = ClientError::Soon(anyhow!("the proxy's answer took longer than 30s"));
+        let late = ClientError::Immediately(anyhow!("the proxy's answer took longer than 30s"));
         assert_eq!(
             disconnect_message(&late),
             (

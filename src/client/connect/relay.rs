@@ -113,7 +113,7 @@ pub(super) fn lost(error: io::Error) -> ClientError {
         return error.into();
     }
     let text = "the connection was reset: the target or the proxy has ended it, or the network has failed";
-    ClientError::Soon(anyhow!(error).context(text))
+    ClientError::Immediately(anyhow!(error).context(text))
 }
 
 /// Returns the error of a read of stdin.

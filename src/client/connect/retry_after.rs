@@ -1,4 +1,4 @@
-//! Retries when the proxy says so: with `--wait`, and always for a target that it is starting.
+//! Retries after a 429 or 503: with `--wait`, and always for a target that the proxy is starting.
 
 use std::time::Duration;
 
@@ -27,20 +27,19 @@ pub(in crate::client) async fn open(
             Err(ClientError::Refused(refusal)) if matches!(refusal.status, 429 | 503) => refusal,
             ended => return ended,
         };
-        // Another answer of the proxy ends the wait for a start. Without it the wait ends after the time of the first
-        // answer and `GRACE`.
-        let left = refusal.starting.filter(|_| refusal.status == 503);
-        let left = left.map(|left| left.min(MAX_RETRY_AFTER));
-        if let Some(left) = left.filter(|_| starts_by.is_none_or(|by| Instant::now() < by)) {
+        // The wait for a start ends `GRACE` after the time that the first answer has named. An answer that names no such
+        // time is handled as any other refusal.
+        let is_overdue = starts_by.is_some_and(|by| Instant::now() >= by);
+        let starting = refusal.starting.filter(|_| refusal.status == 503 && !is_overdue);
+        if let Some(left) = starting.map(|left| left.min(MAX_START_TIME)) {
             starts_by.get_or_insert(Instant::now() + left + GRACE);
             // The proxy holds each request, so the line comes about every ten seconds.
-            let (waited, left) = (began.elapsed().as_secs(), left.as_secs());
-            let target = &options.target;
+            let (target, waited, left) = (&options.target, began.elapsed().as_secs(), left.as_secs());
             stderr::line(&format!("{target} is starting: waited {waited} s, {left} s left"));
-            sleep(MIN_RETRY_AFTER).await;
+            sleep(MIN_PAUSE).await;
             continue;
         }
-        let pause = refusal.retry_after.unwrap_or(UNNAMED).max(MIN_RETRY_AFTER);
+        let pause = refusal.retry_after.unwrap_or(DEFAULT_PAUSE).max(MIN_PAUSE);
         if options
             .wait
             .is_none_or(|wait| pause > wait.saturating_sub(began.elapsed()))
@@ -56,10 +55,10 @@ pub(in crate::client) async fn open(
 }
 
 /// The pause if the proxy names none.
-const UNNAMED: Duration = Duration::from_secs(5);
+const DEFAULT_PAUSE: Duration = Duration::from_secs(5);
 /// The maximum time to start that a proxy may name.
-const MAX_RETRY_AFTER: Duration = Duration::from_secs(3600);
+const MAX_START_TIME: Duration = Duration::from_secs(3600);
 /// The time for the proxy's last answer, after the time to start.
 const GRACE: Duration = Duration::from_secs(30);
 /// The minimum pause, so that a proxy that names zero does not make this client spin.
-const MIN_RETRY_AFTER: Duration = Duration::from_secs(1);
+const MIN_PAUSE: Duration = Duration::from_secs(1);

@@ -13,7 +13,7 @@ use crate::policy::access::credentials::credential::{Credential, CredentialError
 use crate::policy::access::{Mode, RequestCredentials, Right, TunnelGrant};
 use crate::policy::allowlist::Target;
 use crate::protocol::end_notice::Marker;
-use crate::proxy::anchors::AnchorTunnel;
+use crate::proxy::anchors::AnchorStream;
 use crate::proxy::http::{ConnectRequest, NamedSession, RefusalMode};
 use crate::tunnel::limits::owners::{LimitOwner, OwnerName};
 use crate::tunnel::limits::slots::Slot;
@@ -35,7 +35,7 @@ pub(super) struct Reservation {
     /// The marker of its end notice; `None` if its client asks for none.
     pub(super) end_marker: Option<Marker>,
     /// The anchor that carries it; `None` if its target is dialled.
-    pub(super) anchor: Option<AnchorTunnel>,
+    pub(super) anchor: Option<AnchorStream>,
 }
 
 /// Authorizes a request, and takes the slots of its tunnel.

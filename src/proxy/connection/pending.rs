@@ -40,18 +40,13 @@ pub(super) struct PendingRequest<'a> {
 
 impl<'a> PendingRequest<'a> {
     /// Creates the pending request of an accepted connection. Its number orders it by age in every set that it joins.
-    pub(super) fn accept(
-        peer: SocketAddr,
-        local: Option<SocketAddr>,
-        refusals: RefusalMode,
-        shared: &'a Shared,
-    ) -> Self {
+    pub(super) fn new(peer: SocketAddr, local: Option<SocketAddr>, refusals: RefusalMode, shared: &'a Shared) -> Self {
         let mut record = RequestRecord::open(shared, shared.ids.next(), peer, Instant::now());
         record.info.locals = [local, None];
         Self {
             shared,
             record,
-            addresses: AddressPair::new(local, peer),
+            addresses: AddressPair::without_header(peer, local),
             admission: Ok(()),
             refusals,
             target_is_ssh: true,

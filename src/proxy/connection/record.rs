@@ -66,7 +66,7 @@ impl<'a> RequestRecord<'a> {
     }
 
     /// Makes the drop write no counts and no line: the connection's HTTP/2 requests have records of their own.
-    pub(super) fn disarm(&mut self) {
+    pub(super) fn discard(&mut self) {
         self.accounted = true;
     }
 

@@ -112,7 +112,7 @@ async fn carry(admission: Admission, stream: Stream, early: Vec<u8>, mut pending
     let (number, peer) = (info.id.seq, info.client);
     let addresses = [peer, info.locals[0].unwrap_or(peer)];
     // The connection of an anchor has log lines of its own, and no access line.
-    pending.record.disarm();
+    pending.record.discard();
     let Admission {
         serves,
         target,

@@ -12,7 +12,7 @@ use super::ssh_only::{self, NotSshReporter};
 use crate::base::boxed::boxed;
 use crate::net::transport::Transport as _;
 use crate::policy::access::TunnelGrant;
-use crate::proxy::anchors::AnchorTunnel;
+use crate::proxy::anchors::AnchorStream;
 use crate::proxy::record::line::AnswerKind;
 use crate::tunnel::direction::{Both, Direction};
 use crate::tunnel::outcome::{Close, CloseReason, Side};
@@ -30,7 +30,7 @@ pub(super) struct Tunnel<'a> {
     pub(super) record: Box<TunnelRecord<'a>>,
 }
 
-// Part of the future that an idle tunnel is for days.
+// An idle tunnel keeps this in memory for days.
 const _: () = assert!(size_of::<Tunnel<'_>>() <= 2 * size_of::<Stream>() + 3 * size_of::<usize>());
 
 /// After a panic it is unknown what was passed on: an end of stream would make it look complete.
@@ -153,7 +153,7 @@ fn forced_close(reservation: &Reservation, record: &TunnelRecord<'_>) -> impl Fu
 }
 
 /// Completes when the grant of the user or the anchor ends.
-async fn end_of_either(grant: Option<&TunnelGrant>, tunnel: &AnchorTunnel) -> CloseReason {
+async fn end_of_either(grant: Option<&TunnelGrant>, tunnel: &AnchorStream) -> CloseReason {
     let of_user = async {
         match grant {
             Some(grant) => grant.revoked_or_expired().await,

@@ -14,8 +14,8 @@ use crate::tunnel::stream::Stream;
 
 /// Reads the head.
 ///
-/// h2 has checked the rest: `:scheme`, `:path` or `:protocol` on a CONNECT and connection fields are stream errors, field
-/// names in upper case an error of the connection.
+/// h2 has refused the rest already: `:scheme`, `:path` or `:protocol` on a CONNECT and connection fields by a stream error,
+/// field names in upper case by a connection error.
 ///
 /// # Errors
 /// The refusal.
@@ -30,7 +30,7 @@ pub(super) fn read_head(request: &Request, credentials: CredentialPolicy) -> Res
     if head.headers.len() > MAX_FIELDS {
         return Err(RefusalReason::RequestHeaderTooLarge);
     }
-    // Even 0, which HTTP/1 clients send: h2 would take every byte of the tunnel for one too many.
+    // Even 0, which HTTP/1 clients send: h2 would reject the tunnel's first byte.
     if head.headers.contains_key(header::CONTENT_LENGTH) {
         return Err(RefusalReason::Malformed(Malformed::Content));
     }
@@ -56,7 +56,7 @@ pub(super) async fn client_gone(request: &mut Request) -> RefusalReason {
     }
 }
 
-/// Sends the 200, without fields of a length (RFC 9110 section 9.3.6).
+/// Sends the 200, without Content-Length (RFC 9110 section 9.3.6).
 ///
 /// # Errors
 /// [`RefusalReason::ClientDisconnected`].
@@ -71,7 +71,8 @@ pub(super) fn accept(request: Request) -> Result<Stream, RefusalReason> {
     Ok(stream.into())
 }
 
-/// Sends the refusal. `None` if the client has left, or gets no answer.
+/// Sends the refusal. Returns the stream, to be held until the client has read it; `None` if the client has left, or gets
+/// no answer.
 pub(super) fn refuse(request: Request, refusal: &Refusal) -> Option<Stream> {
     if refusal.reason == RefusalReason::Malformed(Malformed::NoAuthority) {
         // "Malformed requests [...] MUST be treated as a stream error of type PROTOCOL_ERROR": section 8.1.1.
@@ -98,7 +99,7 @@ fn values<'a>(fields: &'a HeaderMap, name: &'static str) -> impl Iterator<Item =
 /// Returns the head of a refusal.
 fn answer(refusal: &Refusal) -> Response<()> {
     let mut answer = Response::new(());
-    *answer.status_mut() = StatusCode::from_u16(refusal.reason.status()).unwrap_or_default();
+    *answer.status_mut() = StatusCode::from_u16(refusal.reason.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     for (name, value) in fields(refusal) {
         if let (Ok(name), Ok(value)) = (HeaderName::try_from(name), HeaderValue::try_from(value)) {
             answer.headers_mut().append(name, value);

@@ -48,16 +48,16 @@ impl Pace {
         }
     }
 
-    /// Notes a write of which the transport has taken `taken` bytes. `is_all`: nothing waits. Returns whether the share has
+    /// Notes a write of which the transport has taken `taken` bytes. Returns whether the share has
     /// changed.
-    pub(super) fn note(&mut self, taken: usize, is_all: bool) -> bool {
+    pub(super) fn note(&mut self, taken: usize, nothing_waits: bool) -> bool {
         let now = Instant::now();
         if self.idle_since.is_some_and(|since| now - since > SHARE_TIME) {
             self.restart(now);
         }
-        self.idle_since = is_all.then_some(now);
+        self.idle_since = nothing_waits.then_some(now);
         self.taken += taken;
-        self.has_waited |= !is_all;
+        self.has_waited |= !nothing_waits;
         let elapsed = now - self.since;
         if elapsed < 2 * SHARE_TIME {
             return false;
@@ -78,7 +78,7 @@ impl Pace {
 
 #[derive(Debug)]
 enum Piece {
-    /// The next copied bytes, by their number.
+    /// The next copied bytes: their count.
     Copied(usize),
     Buffered(Slice),
 }

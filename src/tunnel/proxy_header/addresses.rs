@@ -12,8 +12,9 @@ pub struct AddressPair {
 }
 
 impl AddressPair {
-    /// Creates the addresses of a connection without a header.
-    pub fn new(local: Option<SocketAddr>, peer: SocketAddr) -> Self {
+    /// Creates the addresses of a connection without a header, whose peer is canonical already. Without a local address the
+    /// destination is the peer's.
+    pub fn without_header(peer: SocketAddr, local: Option<SocketAddr>) -> Self {
         let local = local.unwrap_or(peer);
         Self {
             source: peer,
@@ -22,15 +23,15 @@ impl AddressPair {
     }
 }
 
-/// A header of neither version.
+/// The bytes are no valid header of version 1 or 2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed;
 
 /// The length of a header of which the first bytes are known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HeaderLen {
-    /// More than the bytes that are known.
-    Longer,
+    /// Not known yet: more bytes are needed.
+    Incomplete,
     /// In bytes.
     Exactly(usize),
 }

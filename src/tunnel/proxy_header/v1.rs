@@ -15,7 +15,7 @@ pub(super) fn may_be(start: &[u8]) -> bool {
 pub(super) fn extent(start: &[u8]) -> Result<HeaderLen, Malformed> {
     match start.windows(END.len()).position(|bytes| bytes == END) {
         Some(length) if length + END.len() <= MAX_BYTES => Ok(HeaderLen::Exactly(length + END.len())),
-        None if start.len() < MAX_BYTES => Ok(HeaderLen::Longer),
+        None if start.len() < MAX_BYTES => Ok(HeaderLen::Incomplete),
         Some(_) | None => Err(Malformed),
     }
 }

@@ -12,7 +12,7 @@ pub(super) fn may_be(start: &[u8]) -> bool {
 /// Returns the length of a header, extensions included, from its length field.
 pub(super) fn extent(start: &[u8]) -> Result<HeaderLen, Malformed> {
     let Some((fixed, _)) = start.split_first_chunk::<FIXED>() else {
-        return Ok(HeaderLen::Longer);
+        return Ok(HeaderLen::Incomplete);
     };
     let [.., high, low] = *fixed;
     match FIXED + usize::from(u16::from_be_bytes([high, low])) {

@@ -73,7 +73,7 @@ impl Deadline {
 
     /// Returns the error for a step that was not completed in time.
     pub(crate) fn exceeded(self, step: Step) -> ClientError {
-        ClientError::Soon(anyhow!("{step} took longer than {:?}", self.timeout))
+        ClientError::Immediately(anyhow!("{step} took longer than {:?}", self.timeout))
     }
 }
 

@@ -97,7 +97,7 @@ impl ProxyDialer {
             Err(_) => return Err(deadline.exceeded(Step::Lookup)),
         };
         let text = format!("cannot look up {}", proxy.host());
-        Err(ClientError::Soon(anyhow!(source).context(text)))
+        Err(ClientError::Immediately(anyhow!(source).context(text)))
     }
 }
 
@@ -108,7 +108,7 @@ pub(crate) async fn connect_to_server(
 ) -> Result<TcpStream, ClientError> {
     let found = lookup_host((url.host(), url.port())).await;
     let found = found.with_context(|| format!("cannot look up {}", url.host()));
-    let addresses: Vec<_> = found.map_err(ClientError::Soon)?.filter(is_allowed).collect();
+    let addresses: Vec<_> = found.map_err(ClientError::Immediately)?.filter(is_allowed).collect();
     first_of(&addresses, "").await
 }
 
@@ -134,7 +134,7 @@ async fn first_of(addresses: &[SocketAddr], peer: &'static str) -> Result<TcpStr
                 Err(failed) => error = failed.into(),
             },
             () = sleep(HEAD_START), if next.is_some() => {}
-            else => return Err(ClientError::Soon(error)),
+            else => return Err(ClientError::Immediately(error)),
         }
     }
 }

@@ -134,7 +134,7 @@ impl ForwardProxy {
                 .and_then(|encoded| STANDARD.decode(encoded).ok())
                 .map(Zeroizing::new);
             let opened = socks::open(stream, server.authority(), login.as_deref().map(Vec::as_slice));
-            let opened = async { opened.await.map_err(ClientError::WithPauses) };
+            let opened = async { opened.await.map_err(ClientError::WithBackoff) };
             return Box::pin(deadline.bound(Step::Answer, opened)).await;
         }
         let target = server.authority().to_string();
@@ -160,8 +160,8 @@ impl ForwardProxy {
     pub(crate) fn error(&self, proxy: &ProxyUrl, error: ClientError) -> ClientError {
         // No error is final: the forward proxy may reach `proxy` later.
         let class = match error.retry() {
-            Retry::Immediately => ClientError::Soon,
-            Retry::Never | Retry::WithBackoff => ClientError::WithPauses,
+            Retry::Immediately => ClientError::Immediately,
+            Retry::Never | Retry::WithBackoff => ClientError::WithBackoff,
         };
         class(anyhow!(error).context(format!(
             "{self} in the environment does not reach the proxy at {} (--no-env-proxy ignores it)",

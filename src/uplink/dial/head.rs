@@ -169,7 +169,7 @@ async fn read_answer(stream: &mut (impl AsyncRead + Unpin)) -> Result<Option<Ans
             }
             interim += length;
             if interim > MAX_INTERIM {
-                return Err(ClientError::WithPauses(anyhow!(
+                return Err(ClientError::WithBackoff(anyhow!(
                     "the proxy sends interim answers (1xx) without end"
                 )));
             }
@@ -180,7 +180,7 @@ async fn read_answer(stream: &mut (impl AsyncRead + Unpin)) -> Result<Option<Ans
         if read_some(stream, &mut buffer).await.map_err(ClientError::Lost)? == 0 {
             return match buffer.is_empty() {
                 true => Ok(None),
-                false => Err(ClientError::Soon(anyhow!(
+                false => Err(ClientError::Immediately(anyhow!(
                     "the proxy closed the connection in the middle of its answer"
                 ))),
             };
@@ -320,12 +320,12 @@ fn details(response: &httparse::Response<'_, '_>) -> Option<String> {
 
 /// Returns the error for a proxy that closed without an answer.
 fn no_answer() -> ClientError {
-    ClientError::Soon(anyhow!("the proxy closed the connection without an answer"))
+    ClientError::Immediately(anyhow!("the proxy closed the connection without an answer"))
 }
 
 /// Returns the error for a head over 16 KiB, or with over 128 fields.
 fn too_long() -> ClientError {
-    ClientError::WithPauses(anyhow!("the head of the proxy's answer is too long"))
+    ClientError::WithBackoff(anyhow!("the head of the proxy's answer is too long"))
 }
 
 /// Returns the length of a text body; 0 for HTML and for chunks, whose first line is not for a person. A body that no field

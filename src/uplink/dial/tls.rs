@@ -78,13 +78,13 @@ impl Connector {
             Some(path) => verifier_of(path, Peer::PROXY),
             None => Verifier::of_system(Peer::PROXY),
         };
-        let verifier = verifier.map_err(ClientError::WithPauses)?;
+        let verifier = verifier.map_err(ClientError::WithBackoff)?;
         let pair = match &trust.identity {
             Some(identity) => Some(identity.load()),
             None => pair.map(KeyPair::load),
         };
         // An error allows a retry: the files may be replaced.
-        let config = config(verifier, pair).map_err(ClientError::WithPauses)?;
+        let config = config(verifier, pair).map_err(ClientError::WithBackoff)?;
         Ok(Self {
             tls: TlsConnector::from(Arc::new(config)),
             name,
@@ -118,15 +118,15 @@ impl Connector {
     pub(crate) async fn handshake(self, stream: BoxedIo) -> Result<TlsStream<BoxedIo>, ClientError> {
         let connected = self.tls.connect(self.name, stream).await;
         connected.map_err(|error| match distrust(&error) {
-            Some(reason) => ClientError::WithPauses(anyhow!("the proxy is not trusted: {reason}")),
+            Some(reason) => ClientError::WithBackoff(anyhow!("the proxy is not trusted: {reason}")),
             None => explain(error, |error| {
                 // Not a TLS record: another port, or something other than the proxy has answered.
                 let is_foreign = matches!(rustls_error(&error), Some(rustls::Error::InvalidMessage(_)));
                 let text = "the TLS handshake with the proxy failed: is the port one of TLS?";
                 let error = anyhow!(error).context(text);
                 match is_foreign {
-                    true => ClientError::WithPauses(error),
-                    false => ClientError::Soon(error),
+                    true => ClientError::WithBackoff(error),
+                    false => ClientError::Immediately(error),
                 }
             }),
         })

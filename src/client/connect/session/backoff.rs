@@ -40,6 +40,7 @@ impl Backoff {
             }
         };
         self.attempts += 1;
+        // The pause that the proxy has named may get longer by chance, and never shorter.
         let (pause, now) = (
             varied(pause).max(self.least).max(varied(mem::take(&mut self.least))),
             Instant::now(),
@@ -140,7 +141,7 @@ mod tests {
         let began = Instant::now();
         for expected in [0, 200, 500] {
             expect(pause(&mut backoff).await, expected);
-            backoff.heed(&ClientError::Soon(anyhow!("no answer")), false);
+            backoff.heed(&ClientError::Immediately(anyhow!("no answer")), false);
         }
         while began.elapsed() < MAX_STEADY {
             let pause = pause(&mut backoff).await;
@@ -166,7 +167,7 @@ mod tests {
                 attempts.extend((syn < backoff.timeout()).then(|| Instant::now() + syn));
             }
             tokio::time::advance(backoff.timeout()).await;
-            backoff.heed(&ClientError::Soon(anyhow!("no answer")), false);
+            backoff.heed(&ClientError::Immediately(anyhow!("no answer")), false);
         }
         let max = attempts.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap();
         let rare = attempts
@@ -187,7 +188,7 @@ mod tests {
             backoff.heed(&refused(None), true);
         }
         // Its place is empty.
-        backoff.heed(&ClientError::Soon(anyhow!("no answer")), false);
+        backoff.heed(&ClientError::Immediately(anyhow!("no answer")), false);
         expect(pause(&mut backoff).await, 700);
     }
 

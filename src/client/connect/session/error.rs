@@ -15,8 +15,8 @@ impl From<HandshakeError> for ClientError {
             HandshakeError::NoAnchor => lost("there is no anchor beside the SSH server any more"),
             HandshakeError::Ended(end) => ended(end),
             // For example a captive portal.
-            HandshakeError::Unproved | HandshakeError::Fault => Self::WithPauses(anyhow!(failure)),
-            HandshakeError::Crypto(error) => Self::WithPauses(anyhow!(error).context("cannot prove the session")),
+            HandshakeError::Unproved | HandshakeError::Fault => Self::WithBackoff(anyhow!(failure)),
+            HandshakeError::Crypto(error) => Self::WithBackoff(anyhow!(error).context("cannot prove the session")),
         }
     }
 }
@@ -25,11 +25,11 @@ impl From<DetachCause> for ClientError {
     fn from(cause: DetachCause) -> Self {
         match cause {
             DetachCause::Failed(error) => error.into(),
-            DetachCause::Closed => Self::WithPauses(anyhow!("the connection was closed")),
+            DetachCause::Closed => Self::WithBackoff(anyhow!("the connection was closed")),
             DetachCause::Silent => Self::Moved("nothing came from the anchor for too long"),
             DetachCause::ByPeer(DetachReason::Displaced) => lost("another process has its keys, and carries it"),
             DetachCause::ByPeer(DetachReason::Other(_)) => {
-                Self::Soon(anyhow!("the anchor, or a proxy on the way, closes the connection"))
+                Self::Immediately(anyhow!("the anchor, or a proxy on the way, closes the connection"))
             }
             DetachCause::Refused(failure) => failure.into(),
         }
@@ -38,7 +38,7 @@ impl From<DetachCause> for ClientError {
 
 /// Returns the error of a handshake that timed out.
 pub(super) fn unanswered() -> ClientError {
-    ClientError::WithPauses(anyhow!("the anchor did not answer in time"))
+    ClientError::WithBackoff(anyhow!("the anchor did not answer in time"))
 }
 
 /// Returns the error of an anchor that has violated the protocol.

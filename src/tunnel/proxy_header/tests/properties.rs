@@ -58,7 +58,7 @@ pub(super) fn oracle(header: &[u8]) -> Option<Option<AddressPair>> {
 pub(super) fn framed(bytes: &[u8]) -> Result<usize, Malformed> {
     match extent(bytes)? {
         HeaderLen::Exactly(length) if length <= bytes.len() => Ok(length),
-        HeaderLen::Exactly(_) | HeaderLen::Longer => Err(Malformed),
+        HeaderLen::Exactly(_) | HeaderLen::Incomplete => Err(Malformed),
     }
 }
 
@@ -83,7 +83,7 @@ proptest! {
             let glued = [header.clone(), behind.clone()].concat();
             prop_assert_eq!(framed(&glued), Ok(header.len()));
             for cut in 1..header.len() {
-                prop_assert!(matches!(extent(&header[..cut]), Ok(HeaderLen::Longer | HeaderLen::Exactly(_))));
+                prop_assert!(matches!(extent(&header[..cut]), Ok(HeaderLen::Incomplete | HeaderLen::Exactly(_))));
                 prop_assert_eq!(framed(&header[..cut]), Err(Malformed));
             }
         }
