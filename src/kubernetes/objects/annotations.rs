@@ -119,7 +119,7 @@ pub(crate) fn parse(annotations: &BTreeMap<String, Option<String>>, prefix: &str
         // A null counts as empty: treated as absent, it would lift a restriction.
         let text = text.as_deref().unwrap_or_default().trim();
         if let Err(reason) = parsed.set(key, text) {
-            parsed.restrict(key);
+            let reason = reason + parsed.restrict(key);
             // A tenant may write 15,000, and each is kept.
             if parsed.faults.len() < MAX_FAULTS {
                 parsed.faults.push(AnnotationError::new(&values::shown(key), reason));
@@ -161,8 +161,8 @@ impl ParsedAnnotations {
         Ok(())
     }
 
-    /// Sets an invalid annotation to its strictest value, if it restricts.
-    fn restrict(&mut self, key: &str) {
+    /// Sets an invalid annotation to its strictest value, if it restricts. Returns the effect, for the end of the error.
+    fn restrict(&mut self, key: &str) -> &'static str {
         let values = &mut self.annotations;
         match key {
             "max-tunnels" => values.max_tunnels = Some(0),
@@ -172,6 +172,12 @@ impl ParsedAnnotations {
             "ssh-only" => values.ssh_only = Some(true),
             "stopped" => values.stopped = Some(Stop::Indefinite),
             _ => {}
+        }
+        match key {
+            "max-tunnels" | "stopped" => ", so no new tunnel begins",
+            "ssh-only" => ", so it counts as `true`",
+            // The errors of lists say it.
+            _ => "",
         }
     }
 }
@@ -212,7 +218,10 @@ pub(crate) fn effective_limits(annotations: &Annotations, limits: &Limits) -> Ta
 /// Returns an error for each value that this proxy does not apply as written.
 pub(crate) fn find_unmet(annotations: &Annotations, limits: &Limits, options: &Options) -> Vec<AnnotationError> {
     let (ceiling, burst, usable) = (limits.ceiling, largest_burst(limits), limits.annotations);
-    let above = |ceiling: &dyn Display| format!("above the operator's ceiling: {ceiling} applies");
+    let above = |found: Option<&dyn Display>, ceiling: &dyn Display| {
+        let found = found.map(ToString::to_string).unwrap_or_default();
+        format!("{found} is above the operator's ceiling: {ceiling} applies")
+    };
     let off = |option: &str| format!("no effect: `allowlist.kubernetes.{option}` of this proxy is false");
     let lists = annotations.user_lists.as_deref();
     let list = match lists {
@@ -226,15 +235,19 @@ pub(crate) fn find_unmet(annotations: &Annotations, limits: &Limits, options: &O
         (
             annotations.download > Some(ceiling.download),
             "download",
-            above(&ceiling.download),
+            above(annotations.download.as_ref().map(|rate| rate as _), &ceiling.download),
         ),
         (
             annotations.upload > Some(ceiling.upload),
             "upload",
-            above(&ceiling.upload),
+            above(annotations.upload.as_ref().map(|rate| rate as _), &ceiling.upload),
         ),
-        (annotations.burst > Some(burst), "burst", above(&burst)),
-        (keeps_ssh_only, "ssh-only", above(&true)),
+        (
+            annotations.burst > Some(burst),
+            "burst",
+            above(annotations.burst.as_ref().map(|burst| burst as _), &burst),
+        ),
+        (keeps_ssh_only, "ssh-only", above(Some(&false), &true)),
         (
             annotations.allowed_clients.is_some() && !usable.allowed_clients,
             "allowed-clients",
@@ -493,6 +506,9 @@ mod tests {
             } = parse(&texts, "switchboard.dev/");
             let keys: Vec<_> = faults.iter().map(|fault| &*fault.key).collect();
             assert_eq!(keys, [key], "{text:?}");
+            assert!(faults[0].reason.contains("expected "), "{key}: {}", faults[0].reason);
+            let found = format!("(found `{}`)", text.unwrap_or_default().trim());
+            assert!(faults[0].reason.contains(&found), "{key}: {}", faults[0].reason);
             let stopped = (key == "stopped").then_some(Stop::Indefinite);
             assert_eq!(annotations.stopped, stopped, "{key}: {text:?}");
             let granted = effective_limits(&annotations, &open);
@@ -606,8 +622,13 @@ mod tests {
         assert_eq!(granted.upload, "1MiB/s".parse().unwrap());
         assert_eq!(granted.burst, "5MiB".parse().unwrap());
         let faults = find_unmet(&greedy, &limits, &Options::default());
-        let keys: Vec<_> = faults.iter().map(|fault| &*fault.key).collect();
-        assert_eq!(keys, ["download", "burst"]);
+        let faults: Vec<_> = faults.iter().map(|fault| (&*fault.key, &*fault.reason)).collect();
+        let above = "is above the operator's ceiling";
+        let expected = [
+            ("download", format!("unlimited {above}: 10MiB/s applies")),
+            ("burst", format!("1GiB {above}: 5MiB applies")),
+        ];
+        assert_eq!(faults, expected.each_ref().map(|(key, reason)| (*key, &**reason)));
         assert_eq!(effective_limits(&Annotations::default(), &limits).tunnel, limits.tunnel);
         assert_eq!(find_unmet(&greedy, &Limits::default(), &Options::default()), []);
     }
