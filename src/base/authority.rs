@@ -154,6 +154,12 @@ const MAX_NAME: usize = 253;
 const MAX_LABEL: usize = 63;
 const MAX_PORT_DIGITS: usize = 5;
 
+/// Returns a host without the domain of a cluster, `.svc` and what follows it.
+pub(crate) fn short_host(host: &str) -> &str {
+    let end = host.find(".svc.").or_else(|| host.strip_suffix(".svc").map(str::len));
+    end.and_then(|end| host.get(..end)).unwrap_or(host)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -7,5 +7,6 @@ mod join;
 mod mass_removal_hold;
 mod notices;
 mod reconciler;
+mod remarks;
 mod snapshot;
 mod source;

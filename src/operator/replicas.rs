@@ -16,7 +16,9 @@ use serde_json::Value;
 use tokio::sync::{Mutex, Semaphore};
 
 use crate::base::authority::Authority;
-use crate::daemon::admin::api::{CloseRequest, CloseResponse, Rates, Restriction, RestrictionRequest, Target, Tunnel};
+use crate::daemon::admin::api::{
+    CloseRequest, CloseResponse, Rates, Restriction, RestrictionRequest, Target, TargetDiagnosis, Tunnel,
+};
 pub use crate::daemon::admin::api::{Query, Sort};
 use crate::kubernetes::{PodSelector, Pods, encoded};
 
@@ -96,6 +98,11 @@ impl fmt::Display for TargetName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.namespace, self.service)
     }
+}
+
+/// Returns the path of a target and a verb of the API.
+fn path_of(TargetName { namespace, service }: &TargetName, verb: &str) -> String {
+    format!("/targets/{}/{}/{verb}", encoded(namespace), encoded(service))
 }
 
 impl Replicas {
@@ -183,16 +190,22 @@ impl Replicas {
         self.query_each(AdminRequest::with_body("PATCH", path, rates)).await
     }
 
+    /// Returns why a name is on the allowlist of each replica or not.
+    ///
+    /// # Errors
+    /// As above.
+    pub async fn diagnose_target(&self, target: &TargetName) -> Result<ChangeResult<TargetDiagnosis>, DiscoveryError> {
+        self.query_each(AdminRequest::get(path_of(target, "diagnosis"))).await
+    }
+
     /// Stops new tunnels to a target on all replicas, or allows them again. Replicas without the target add nothing to
     /// the result.
     ///
     /// # Errors
     /// As above.
     pub async fn cordon(&self, target: &TargetName, is_cordoned: bool) -> Result<ChangeResult<Target>, DiscoveryError> {
-        let TargetName { namespace, service } = target;
         let verb = if is_cordoned { "cordon" } else { "uncordon" };
-        let path = format!("/targets/{}/{}/{verb}", encoded(namespace), encoded(service));
-        self.query_each(AdminRequest::post(path)).await
+        self.query_each(AdminRequest::post(path_of(target, verb))).await
     }
 
     /// Limits or blocks a user, a client or a target on all replicas.

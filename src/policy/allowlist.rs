@@ -2,7 +2,7 @@
 //! writer replaces as a whole, so that readers never wait.
 
 pub use self::static_target::{AnchorUsers, StaticTarget};
-pub use self::table::{Allowlist, Options, Suffixes};
+pub use self::table::{Allowlist, ClusterView, Options, Suffixes};
 pub use self::target::{ClientNames, DialsIn, Endpoints, LastDial, Target, TargetId, TargetRules, UserLists};
 pub use self::wake::{WakeRequest, WakeRequests, WakeResult};
 pub use self::workload::{Stop, Workload, WorkloadKind, Workloads};

@@ -48,6 +48,7 @@ pub(crate) fn routes(
         .route("/clients", get(tunnels::clients))
         .route("/targets", get(targets::list))
         .route("/targets/{namespace}/{service}", get(targets::one))
+        .route("/targets/{namespace}/{service}/diagnosis", get(targets::diagnose))
         .route("/targets/{namespace}/{service}/cordon", post(targets::cordon))
         .route("/targets/{namespace}/{service}/uncordon", post(targets::uncordon))
         .route(

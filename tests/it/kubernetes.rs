@@ -33,4 +33,5 @@ mod trust;
 mod uplink;
 mod users;
 mod vanished;
+mod why;
 mod writes;

@@ -281,14 +281,15 @@ fn a_static_target_says_how_its_last_dial_ended() {
     let last = || {
         let answer = server.ask_admin("GET", "/targets/static/one:22");
         let target: api::Target = serde_json::from_str(&answer.body).unwrap();
-        target.last_dial.map(|dial| dial.error)
+        target.last_dial.map(|dial| (dial.error, dial.sentence))
     };
     assert_eq!(last(), None);
     drop(server.tunnel("one:22", &one));
-    assert_eq!(last().as_deref(), Some(""));
+    assert_eq!(last(), Some((String::new(), String::new())));
     drop(one);
     assert!(server.answer("one:22").starts_with("HTTP/1.1 502 "));
-    assert_eq!(last().as_deref(), Some("target_refused"));
+    let refused = ["target_refused", "the target refused the connection"].map(str::to_owned);
+    assert_eq!(last(), Some(refused.into()));
 }
 
 #[test]

@@ -367,6 +367,21 @@ pub struct Target {
     /// Of a Service: when the allowlist was last confirmed (RFC 3339), if the API server does not answer now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unconfirmed_since: Option<String>,
+    /// What does not apply as written, such as an invalid annotation, and why it has no endpoint, a sentence each.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub remarks: Vec<String>,
+}
+
+/// The answer of `GET /targets/{namespace}/{service}/diagnosis`: why a name is on the allowlist or not, and what keeps
+/// tunnels from its target.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TargetDiagnosis {
+    /// The target, or the Service that has no target, as `namespace/service`; else the name as it was requested.
+    pub target: String,
+    /// True if the name is on the allowlist.
+    pub is_listed: bool,
+    /// The observations, a sentence each.
+    pub evidence: Vec<String>,
 }
 
 /// A dial of a target that has ended.
@@ -376,6 +391,9 @@ pub struct Dial {
     pub at: String,
     /// Why it has failed, as the reason of a refusal; empty if it has not.
     pub error: String,
+    /// The error in words; empty without one.
+    #[serde(default)]
+    pub sentence: String,
 }
 
 /// An anchor that has dialled in.

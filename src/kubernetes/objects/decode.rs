@@ -8,7 +8,7 @@ use serde::de::{DeserializeOwned, IgnoredAny};
 
 use super::annotations::{self, AnnotationError, ParsedAnnotations, PortSelector};
 use super::model::{Endpoint, Key, Kind, Object, Service, ServicePort, Slice, SlicePort, State};
-use crate::base::values::{is_label, is_object_name};
+use crate::base::values::{is_label, is_object_name, shown};
 use crate::kubernetes::api::list_watch::Metadata;
 
 /// The result of [`decode`].
@@ -22,14 +22,14 @@ pub(crate) enum DecodedObject {
     Malformed(Option<Key>),
 }
 
-/// Decodes one object from JSON. `prefix` is that of annotation names.
-pub(crate) fn decode(kind: Kind, json: &str, prefix: &str) -> DecodedObject {
+/// Decodes one object from JSON. `prefix` is that of annotation names, `selector` that of Services.
+pub(crate) fn decode(kind: Kind, json: &str, prefix: &str, selector: &str) -> DecodedObject {
     let Some(key) = Metadata::read(json).ok().and_then(|metadata| key(kind, metadata)) else {
         return DecodedObject::Malformed(None);
     };
     let object = match kind {
         Kind::Service => parse(json).map(|raw| Some(Object::Service(Box::new(service(raw, prefix))))),
-        Kind::Slice => parse(json).map(|raw| slice(raw).map(|slice| Object::Slice(Box::new(slice)))),
+        Kind::Slice => parse(json).map(|raw| slice(raw, selector).map(|slice| Object::Slice(Box::new(slice)))),
         Kind::Namespace => Some(Some(Object::Namespace)),
     };
     match object {
@@ -189,7 +189,11 @@ fn choose(
             PortSelector::Name(name) => port.name == *name,
         });
         if found.is_none() {
-            let reason = "the Service has no TCP port of that number or name".to_owned();
+            let asked = match asked {
+                PortSelector::Number(number) => number.to_string(),
+                PortSelector::Name(name) => shown(name),
+            };
+            let reason = format!("expected {} (found `{asked}`)", described(&ports));
             faults.push(AnnotationError::new("port", reason));
         }
         found
@@ -200,11 +204,27 @@ fn choose(
         .or_else(|| find(&|port| matches!(&*port.name, "ssh" | "tcp-ssh")))
         .or_else(|| find(&|port| port.number == SSH));
     if chosen.is_none() {
-        let ports = ports.len();
-        let reason = format!("none of the {ports} TCP ports of the Service is known to be SSH");
+        let reason = format!(
+            "expected a port called `ssh`, or the annotation `port` with {}",
+            described(&ports)
+        );
         faults.push(AnnotationError::without_port(reason));
     }
     chosen.map(|(port, _)| port.clone())
+}
+
+/// Returns the first ports of a Service for an error.
+fn described(ports: &[(ServicePort, Option<String>)]) -> String {
+    let named = ports.iter().take(MAX_DESCRIBED).map(|(port, _)| match &*port.name {
+        "" => port.number.to_string(),
+        name => format!("{} ({})", port.number, shown(name)),
+    });
+    let more = if ports.len() > MAX_DESCRIBED { ", …" } else { "" };
+    let named = named.collect::<Vec<_>>().join(", ") + more;
+    match ports.is_empty() {
+        true => "a TCP port of the Service, which has none".to_owned(),
+        false => format!("one of the TCP ports of the Service: {named}"),
+    }
 }
 
 #[derive(serde::Deserialize)]
@@ -233,9 +253,10 @@ struct Conditions {
 }
 
 /// Decodes an EndpointSlice; `None` for one without a Service.
-fn slice(raw: RawSlice) -> Option<Slice> {
+fn slice(raw: RawSlice, selector: &str) -> Option<Slice> {
     let mut labels = raw.metadata?.labels?;
     let service = labels.remove(SERVICE_NAME)??;
+    let other_label = other_label(&labels, selector);
     let (mut ports, mut unusable_ports) = (Vec::new(), Vec::new());
     for raw in valid(raw.ports) {
         let number = raw.tcp_number();
@@ -260,7 +281,21 @@ fn slice(raw: RawSlice) -> Option<Slice> {
         unusable_ports: unusable_ports.into(),
         has_unusable_address: endpoints.iter().any(Option::is_none),
         endpoints: endpoints.into_iter().flatten().collect(),
+        other_label,
     })
+}
+
+/// Returns a label that was perhaps meant for the selector: its name is that of the selector's first label, in upper or lower
+/// case or with another prefix, and the selector does not have it with this value. Empty if there is none.
+fn other_label(labels: &BTreeMap<String, Option<String>>, selector: &str) -> Box<str> {
+    let is_of_key = |character: char| character.is_ascii_alphanumeric() || "-_./".contains(character);
+    let name = |key: &str| key.rsplit('/').next().unwrap_or_default().to_ascii_lowercase();
+    let keys = selector.split(|character| !is_of_key(character));
+    let wanted = keys.map(name).find(|key| !key.is_empty()).unwrap_or_default();
+    let named = labels.iter().filter(|(key, _)| name(key) == wanted);
+    let mut texts = named.map(|(key, value)| format!("{key}={}", value.as_deref().unwrap_or_default()));
+    let other = texts.find(|text| !selector.split([',', ' ', '(', ')']).any(|part| part == text));
+    other.map(|text| shown(&text).into()).unwrap_or_default()
 }
 
 fn endpoint(raw: RawEndpoint) -> Option<Endpoint> {
@@ -289,6 +324,8 @@ fn endpoint(raw: RawEndpoint) -> Option<Endpoint> {
 const TOO_LONG: &str = "the Service is larger than 4 MiB, and not read";
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
 const SSH: u16 = 22;
+/// The most ports in an error.
+const MAX_DESCRIBED: usize = 5;
 /// The longest DNS subdomain (RFC 1123).
 const MAX_NODE: usize = 253;
 
@@ -299,7 +336,12 @@ mod tests {
     use serde_json::{Value, json};
 
     fn decoded(kind: Kind, json: &Value) -> DecodedObject {
-        decode(kind, &json.to_string(), "switchboard.dev/")
+        decode(
+            kind,
+            &json.to_string(),
+            "switchboard.dev/",
+            "switchboard.dev/expose=true",
+        )
     }
 
     fn service_of(spec: &Value, annotations: &Value) -> Service {
@@ -376,6 +418,42 @@ mod tests {
             Some(Object::Namespace)
         );
         assert!(too_long(Kind::Service, Metadata::default()).is_none());
+    }
+
+    #[test]
+    fn a_label_that_resembles_the_selected_one_is_kept() {
+        let label = |selector: &str, key: &str, value: &str| {
+            let labels = [(key.to_owned(), Some(value.to_owned())), ("app".to_owned(), None)].into();
+            other_label(&labels, selector).to_string()
+        };
+        for (selector, key, value, kept) in [
+            ("switchboard.dev/expose=true", "switchboard.dev/expose", "yes", true),
+            ("switchboard.dev/expose=true", "switchboard.dev/expose", "True", true),
+            ("switchboard.dev/expose=true", "switchboard.io/expose", "true", true),
+            ("switchboard.dev/expose=true", "expose", "true", true),
+            ("switchboard.dev/expose=true", "switchboard.dev/Expose", "true", true),
+            ("switchboard.dev/expose=true", "switchboard.dev/expose", "true", false),
+            ("switchboard.dev/expose=true", "switchboard.dev/exposed", "true", false),
+            ("!hidden, tier in (ssh, dev)", "Hidden", "x", true),
+            ("tier in (ssh, dev)", "tier", "web", true),
+        ] {
+            let expected = if kept { format!("{key}={value}") } else { String::new() };
+            assert_eq!(label(selector, key, value), expected, "{selector}");
+        }
+    }
+
+    #[test]
+    fn an_error_of_a_port_says_what_was_found_and_what_is_expected() {
+        let ports = json!({"ports": [{"port": 80, "name": "http"}, {"port": 81}, {"port": 53, "protocol": "UDP"}]});
+        let found = |annotations: &Value| -> Vec<String> {
+            let faults = service_of(&ports, annotations).faults;
+            faults.into_iter().map(|fault| fault.reason.into()).collect()
+        };
+        let expected = "one of the TCP ports of the Service: 80 (http), 81";
+        let without = format!("expected a port called `ssh`, or the annotation `port` with {expected}");
+        assert_eq!(found(&json!({})), [&*without]);
+        let named = format!("expected {expected} (found `ssh2`)");
+        assert_eq!(found(&json!({"switchboard.dev/port": "ssh2"})), [named, without]);
     }
 
     #[test]

@@ -107,6 +107,9 @@ pub(crate) struct Slice {
     pub(crate) unusable_ports: Box<[Box<str>]>,
     /// True if an endpoint has no IP address of the address type.
     pub(crate) has_unusable_address: bool,
+    /// A label of its Service, which slices get too, that resembles the one that is selected; empty if there is none.
+    #[serde(default, skip_serializing_if = "str::is_empty")]
+    pub(crate) other_label: Box<str>,
 }
 
 /// A port of an EndpointSlice.

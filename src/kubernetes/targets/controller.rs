@@ -9,6 +9,7 @@ use tokio::task::{JoinError, JoinSet};
 
 use super::join::TargetPolicy;
 use super::reconciler::{IdleReconciler, Outputs, Reconciler};
+use super::remarks::Remarks;
 use super::source::{SourceHandle, sources};
 use crate::daemon::vital::supervise;
 use crate::kubernetes::api::api_client::ApiClient;
@@ -50,11 +51,13 @@ impl Controller {
             recorder: None,
         };
         outputs.writer.configure(options.allowlist_options());
+        let reconciler = IdleReconciler::default();
+        outputs.writer.set_cluster(Box::new(Remarks(Arc::clone(&reconciler))));
         let worker = Worker {
             policy: Arc::new(watch::Sender::new(TargetPolicy::new(&options, limits))),
             options,
             outputs,
-            reconciler: IdleReconciler::default(),
+            reconciler,
         };
         let thread = Some(worker.start()?);
         Ok(Self { worker, thread })

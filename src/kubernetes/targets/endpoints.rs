@@ -119,7 +119,7 @@ fn pods(addresses: &BTreeSet<SocketAddr>) -> u32 {
 }
 
 /// Returns the port of a slice's pods for a port of the Service, if any.
-fn port_of(slice: &Slice, port: &ServicePort) -> Option<u16> {
+pub(super) fn port_of(slice: &Slice, port: &ServicePort) -> Option<u16> {
     if port.is_implied {
         return slice.ports.is_empty().then_some(port.number);
     }

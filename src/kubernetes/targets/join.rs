@@ -198,6 +198,17 @@ impl ClusterObjects {
         services
     }
 
+    /// Returns the known slices of a Service, whether the Service is known or not.
+    pub(super) fn slices(&self, key: &Key) -> &[(Box<str>, Slice)] {
+        self.services.get(key).map_or(&[], |entry| &entry.slices)
+    }
+
+    /// Returns a known Service with its current notices.
+    pub(super) fn service(&self, key: &Key) -> Option<(&Service, &[ServiceNotice])> {
+        let entry = self.services.get(key)?;
+        Some((entry.service.as_deref()?, &entry.notices))
+    }
+
     /// Returns every known object, for a snapshot.
     pub(crate) fn objects(&self) -> impl Iterator<Item = (Key, Object)> {
         let services = self.services.iter().flat_map(|(key, entry)| {
@@ -273,10 +284,13 @@ impl ClusterObjects {
     /// Returns a Service and its port for SSH; `None` if it must not be on the allowlist.
     fn eligible(&self, key: &Key) -> Option<(&Service, &ServicePort)> {
         let service = self.services.get(key)?.service.as_deref()?;
-        let selects_namespaces = self.policy.options.namespace_selector.is_some();
-        let is_selected = !selects_namespaces || self.namespaces.contains(&key.namespace);
-        let port = service.port.as_ref().filter(|_| is_selected)?;
+        let port = service.port.as_ref().filter(|_| self.selects(&key.namespace))?;
         Some((service, port))
+    }
+
+    /// Returns whether the Namespace has the labels of the selector of Namespaces, if there is one.
+    pub(super) fn selects(&self, namespace: &str) -> bool {
+        self.policy.options.namespace_selector.is_none() || self.namespaces.contains(namespace)
     }
 
     fn settle_one(&mut self, key: &Key, updates: &mut TargetUpdates) {

@@ -47,7 +47,7 @@ pub(crate) struct Reconciler {
     log: NoticeLog,
 }
 
-/// The reconciler between two steps, also after its task was stopped; `None` during a step, and so after a panic.
+/// The reconciler between two steps, which lock it, also after its task was stopped; `None` after a panic.
 pub(crate) type IdleReconciler = Arc<Mutex<Option<Box<Reconciler>>>>;
 
 #[derive(Clone, Debug)]
@@ -152,12 +152,17 @@ impl Reconciler {
 
     /// Does some work, and settles it. After a panic the state may be what it panics at, and is dropped.
     fn step(idle: &IdleReconciler, work: impl FnOnce(&mut Self)) {
-        let reconciler = idle.lock().take();
-        if let Some(mut reconciler) = reconciler {
+        let mut slot = idle.lock();
+        if let Some(mut reconciler) = slot.take() {
             work(&mut reconciler);
             reconciler.settle();
-            *idle.lock() = Some(reconciler);
+            *slot = Some(reconciler);
         }
+    }
+
+    /// Returns the known objects of the cluster.
+    pub(super) fn cluster(&self) -> &ClusterObjects {
+        &self.cluster
     }
 
     /// Returns when held removals apply, and when the snapshot is due.

@@ -182,7 +182,7 @@ mod tests {
         ]
         .into_iter()
         .map(
-            |(kind, json)| match decode(kind, &json.to_string(), "switchboard.dev/") {
+            |(kind, json)| match decode(kind, &json.to_string(), "switchboard.dev/", "") {
                 DecodedObject::Object(key, object) => (key, object),
                 other @ (DecodedObject::Irrelevant(_) | DecodedObject::Malformed(_)) => panic!("{other:?}"),
             },
@@ -229,7 +229,8 @@ mod tests {
             }},
             "spec": {"ports": [{"port": 22}]},
         });
-        let DecodedObject::Object(key, object) = decode(Kind::Service, &service.to_string(), "switchboard.dev/") else {
+        let DecodedObject::Object(key, object) = decode(Kind::Service, &service.to_string(), "switchboard.dev/", "")
+        else {
             panic!("{service}");
         };
         let text = encode(&[(key.clone(), object.clone())], "s", UNIX_EPOCH).unwrap();

@@ -29,6 +29,8 @@ pub(crate) struct Source {
     pub(crate) selector: Option<Box<str>>,
     /// The prefix of annotation names.
     pub(crate) prefix: Arc<str>,
+    /// The label selector of Services.
+    pub(crate) services: Arc<str>,
     /// As in [`Options`].
     pub(crate) kubeconfig: Option<PathBuf>,
 }
@@ -67,6 +69,7 @@ struct Sender {
 /// Namespaces, if there is a selector for them.
 pub(crate) fn sources(options: &Options) -> Vec<Source> {
     let prefix: Arc<str> = (&*options.annotation_prefix).into();
+    let services: Arc<str> = (&*options.selector).into();
     let all = [None];
     let named: Vec<_> = options.namespaces.iter().cloned().map(Some).collect();
     let namespaces = if named.is_empty() { &all[..] } else { &named };
@@ -77,6 +80,7 @@ pub(crate) fn sources(options: &Options) -> Vec<Source> {
             namespace,
             selector,
             prefix: Arc::clone(&prefix),
+            services: Arc::clone(&services),
             kubeconfig: options.kubeconfig.clone(),
         });
     };
@@ -138,8 +142,10 @@ impl Objects for Sender {
     type Object = Item;
 
     fn read(&self, json: &str) -> Result<Option<Item>, serde_json::Error> {
-        let Source { kind, prefix, .. } = &self.handle.source;
-        let key = match decode(*kind, json, prefix) {
+        let Source {
+            kind, prefix, services, ..
+        } = &self.handle.source;
+        let key = match decode(*kind, json, prefix, services) {
             DecodedObject::Object(key, object) => return Ok(Some((key, Some(object)))),
             DecodedObject::Irrelevant(key) => return Ok(Some((key, None))),
             DecodedObject::Malformed(key) => key,

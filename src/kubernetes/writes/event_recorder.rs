@@ -46,6 +46,11 @@ impl ServiceEvent {
             ..Self::normal(service, reason, message)
         }
     }
+
+    /// Returns its sentence if it asks for a change.
+    pub(crate) fn into_warning(self) -> Option<String> {
+        self.is_warning.then_some(self.message)
+    }
 }
 
 /// A queue of Events that never waits for the API server.

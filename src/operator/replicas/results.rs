@@ -99,6 +99,9 @@ pub struct TargetRow {
     /// When a replica whose API server does not answer last confirmed it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unconfirmed_since: Option<String>,
+    /// The remarks of the first replica that has some.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub remarks: Vec<String>,
     /// The number of replicas that know it.
     #[serde(skip)]
     pub replicas: usize,
@@ -177,6 +180,9 @@ pub fn by_target<'a>(targets: impl IntoIterator<Item = (&'a str, &'a Target)>) -
         row.last_dial = dials.into_iter().flatten().max_by(|one, other| one.at.cmp(&other.at));
         let unconfirmed = [row.unconfirmed_since.take(), item.unconfirmed_since.clone()];
         row.unconfirmed_since = unconfirmed.into_iter().flatten().min();
+        if row.remarks.is_empty() {
+            row.remarks.clone_from(&item.remarks);
+        }
         row.replicas += 1;
     }
     rows.into_values().collect()
@@ -232,6 +238,7 @@ mod tests {
         let dial = |second: usize| Dial {
             at: format!("2026-11-28T08:00:0{}Z", second.min(9)),
             error: String::new(),
+            sentence: String::new(),
         };
         let target = |tunnels, is_cordoned| Target {
             namespace: "team".into(),
@@ -254,6 +261,7 @@ mod tests {
             last_activity: None,
             last_dial: Some(dial(tunnels)),
             unconfirmed_since: (!is_cordoned).then(|| "2026-11-28T08:00:00Z".to_owned()),
+            remarks: is_cordoned.then(|| "why".to_owned()).into_iter().collect(),
         };
         let rows = by_target([("a", &target(3, true)), ("b", &target(4, false))]);
         let row = TargetRow {
@@ -276,6 +284,7 @@ mod tests {
             tunnels: 7,
             last_dial: Some(dial(4)),
             unconfirmed_since: Some("2026-11-28T08:00:00Z".to_owned()),
+            remarks: vec!["why".to_owned()],
             replicas: 2,
         };
         assert_eq!(rows, [row]);

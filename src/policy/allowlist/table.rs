@@ -5,6 +5,7 @@
 //! a Service needs one entry. The entries are in shards, so that a change copies one shard and not the table.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,9 +16,9 @@ use parking_lot::Mutex;
 use tokio::sync::{SetOnce, watch};
 use tokio::time::sleep;
 
-use super::target::{Endpoints, Target};
+use super::target::{Endpoints, Target, TargetId};
 use super::wake::{WakeRequests, WakeResult};
-use crate::base::authority::Authority;
+use crate::base::authority::{Authority, short_host};
 use crate::base::fnv::fnv1a;
 use crate::tunnel::outcome::{Refusal, RefusalReason};
 
@@ -35,6 +36,14 @@ pub struct Allowlist {
     pub(super) wakes: WakeRequests,
     /// As [`unconfirmed_since`](Self::unconfirmed_since).
     pub(super) unconfirmed_since: Mutex<Option<SystemTime>>,
+    /// `None` while no cluster is watched.
+    pub(super) cluster: Mutex<Option<Box<dyn ClusterView>>>,
+}
+
+/// The cluster as its watches have seen it.
+pub trait ClusterView: fmt::Debug + Send {
+    /// Returns remarks about a Service: why it is not on the allowlist, or is not reached, and what does not apply as written.
+    fn remarks(&self, id: &TargetId) -> Vec<String>;
 }
 
 impl Allowlist {
@@ -42,6 +51,26 @@ impl Allowlist {
     /// `None` while it answers.
     pub fn unconfirmed_since(&self) -> Option<SystemTime> {
         *self.unconfirmed_since.lock()
+    }
+
+    /// Returns the cluster's remarks about a Service; `None` for a static target, and if no cluster is watched.
+    pub fn remarks(&self, id: &TargetId) -> Option<Vec<String>> {
+        let cluster = self.cluster.lock();
+        let cluster = cluster.as_ref().filter(|_| !id.is_static())?;
+        Some(cluster.remarks(id))
+    }
+
+    /// Returns the identity of the Service that a host names, whether it is listed or not; `None` if it names none.
+    pub fn service_named(&self, host: &str) -> Option<TargetId> {
+        let table = self.table.load();
+        let (service, namespace) = table.options.suffixes.strip(host).rsplit_once('.')?;
+        let (namespace, service) = (namespace.into(), service.into());
+        Some(TargetId { namespace, service })
+    }
+
+    /// Returns the ports at which clients request a Service; `None` if it is not listed.
+    pub fn ports(&self, id: &TargetId) -> Option<[u16; 2]> {
+        Some(self.table.load().route(&id.short_name())?.ports)
     }
 
     /// Returns the target of an authority.
@@ -56,6 +85,16 @@ impl Allowlist {
             None if table.awaits(authority) => Err(RefusalReason::AllowlistNotReady),
             None => Err(RefusalReason::NotAllowed),
         }
+    }
+
+    /// Returns the static target that lists show by this name, without the domain of its cluster.
+    pub fn find_short(&self, shown: &Authority) -> Option<Arc<Target>> {
+        let table = self.table.load();
+        let is_shown = |name: &Authority| short_host(name.host()) == shown.host() && name.port() == shown.port();
+        let mut statics = table.statics.iter();
+        statics
+            .find(|(name, _)| is_shown(name))
+            .map(|(_, target)| Arc::clone(target))
     }
 
     /// Returns whether the authority, if it had no target, might belong to a Service that is not known yet.

@@ -8,7 +8,7 @@ use parking_lot::{Mutex, MutexGuard};
 use tracing::warn;
 
 use super::static_target::StaticTarget;
-use super::table::{Allowlist, Options, Route, Shard, Statics, Table, shard_of};
+use super::table::{Allowlist, ClusterView, Options, Route, Shard, Statics, Table, shard_of};
 use super::target::{DialsIn, Endpoints, STATIC, Target, TargetId, TargetRules};
 use super::wake::WakeRequests;
 use super::workload::Workloads;
@@ -171,6 +171,18 @@ impl Writer {
     pub fn set_unconfirmed(&self, since: Option<f64>) {
         let since = since.map(|seconds| UNIX_EPOCH + Duration::from_secs_f64(seconds));
         *self.allowlist.unconfirmed_since.lock() = since;
+    }
+
+    /// Sets the cluster that is watched, for remarks about its Services.
+    pub fn set_cluster(&self, cluster: Box<dyn ClusterView>) {
+        *self.allowlist.cluster.lock() = Some(cluster);
+    }
+
+    /// Removes all Services, because no cluster is watched any more.
+    pub fn remove_cluster(&self) {
+        self.replace(Vec::new(), true);
+        self.set_unconfirmed(None);
+        *self.allowlist.cluster.lock() = None;
     }
 
     /// Applies changes of some Services.

@@ -15,6 +15,7 @@ use hyper::StatusCode;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
+use crate::base::authority::Authority;
 use crate::daemon::admin::api::{self, CloseRequest, Rates, RestrictionRequest};
 use crate::daemon::admin::response::HttpError;
 use crate::policy::allowlist::Target;
@@ -55,7 +56,25 @@ impl FromRequestParts<Arc<Shared>> for TunnelPath {
     }
 }
 
-/// The target that the path names, as namespace and Service.
+/// The name of a target in the path, whether it is listed or not.
+#[derive(Debug)]
+pub(super) struct TargetName {
+    /// The namespace of a Service, or `static`.
+    pub(super) namespace: String,
+    /// The Service, or an authority.
+    pub(super) service: String,
+}
+
+impl FromRequestParts<Arc<Shared>> for TargetName {
+    type Rejection = HttpError;
+
+    async fn from_request_parts(parts: &mut Parts, shared: &Arc<Shared>) -> Result<Self, HttpError> {
+        let (namespace, service) = in_path(parts, shared).await?;
+        Ok(Self { namespace, service })
+    }
+}
+
+/// The target that the path names.
 #[derive(Debug)]
 pub(super) struct TargetPath(pub(super) Arc<Target>);
 
@@ -63,7 +82,7 @@ impl FromRequestParts<Arc<Shared>> for TargetPath {
     type Rejection = HttpError;
 
     async fn from_request_parts(parts: &mut Parts, shared: &Arc<Shared>) -> Result<Self, HttpError> {
-        let (namespace, service): (String, String) = in_path(parts, shared).await?;
+        let TargetName { namespace, service } = TargetName::from_request_parts(parts, shared).await?;
         find_target(&format!("{namespace}/{service}"), shared).map(Self)
     }
 }
@@ -84,10 +103,17 @@ pub(super) fn with_target_name(query: &api::Query, shared: &Shared) -> api::Quer
     }
 }
 
-/// Returns the name as `namespace/service` of a target. `static/` may stand before a name that clients request, too.
+/// Returns the name as `namespace/service` of a target. `static/` may be before a name that clients request, or that lists show.
 fn target_name(name: &str, shared: &Shared) -> String {
     let requested = name.strip_prefix("static/").and_then(|name| name.parse().ok());
-    let target = requested.and_then(|authority| shared.allowlist.find_target(&authority).ok());
+    let allowlist = &shared.allowlist;
+    let find = |authority: Authority| {
+        allowlist
+            .find_target(&authority)
+            .ok()
+            .or_else(|| allowlist.find_short(&authority))
+    };
+    let target = requested.and_then(find);
     target.map_or_else(|| name.to_owned(), |target| target.id().to_string())
 }
 

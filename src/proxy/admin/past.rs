@@ -18,7 +18,7 @@ use crate::proxy::open_tunnels::events::RefusedRequest;
 use crate::proxy::open_tunnels::past::{EndedTunnel, Entry};
 use crate::proxy::open_tunnels::refusals::RefusalEntry;
 use crate::tunnel::direction::Direction;
-use crate::tunnel::outcome::Outcome;
+use crate::tunnel::outcome::{Outcome, RefusalReason};
 
 /// Lists the tunnels that have ended.
 pub(super) async fn ended(
@@ -68,8 +68,12 @@ pub(super) async fn refusals(
     QueryParams(query): QueryParams<RefusalQuery>,
 ) -> Answer<api::Refusals> {
     let counts = shared.registry.refusals.counts().into_iter();
+    let in_words = |label| RefusalReason::ALL.iter().find(|reason| reason.label() == label);
     let reasons = counts.map(|(reason, (count, last))| api::RefusalsByReason {
         reason: reason.to_owned(),
+        sentence: in_words(reason)
+            .map(|reason| reason.phrase().to_string())
+            .unwrap_or_default(),
         count,
         last: rfc3339(last),
     });

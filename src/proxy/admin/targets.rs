@@ -3,18 +3,20 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::{Extension, Json};
 use serde::Deserialize;
 
-use super::extract::{Page, PageQuery, QueryParams, TargetPath};
+use super::extract::{Page, PageQuery, QueryParams, TargetName, TargetPath, find_target};
 use super::view;
-use crate::daemon::admin::api::{self, Activity};
+use crate::base::authority::Authority;
+use crate::daemon::admin::api::{self, Activity, TargetDiagnosis};
 use crate::daemon::admin::caller::Caller;
 use crate::daemon::admin::response::{Answer, HttpError};
-use crate::policy::allowlist::Target;
+use crate::policy::allowlist::{Target, TargetId};
 use crate::proxy::connection::Shared;
 use crate::proxy::open_tunnels::events::{Change, Event};
 use crate::proxy::open_tunnels::open_tunnel::OpenTunnel;
@@ -43,6 +45,90 @@ pub(super) async fn list(
 /// Returns a target.
 pub(super) async fn one(State(shared): State<Arc<Shared>>, TargetPath(target): TargetPath) -> Json<api::Target> {
     Json(view(&target, &shared))
+}
+
+/// Returns why a name is on the allowlist or not, and what keeps tunnels from its target.
+pub(super) async fn diagnose(
+    State(shared): State<Arc<Shared>>,
+    TargetName { namespace, service }: TargetName,
+) -> Json<TargetDiagnosis> {
+    let name = format!("{namespace}/{service}");
+    if let Ok(target) = find_target(&name, &shared) {
+        return Json(TargetDiagnosis {
+            target: target.id().to_string(),
+            is_listed: true,
+            evidence: obstacles(&target, &shared),
+        });
+    }
+    // A name as clients request it is that of a Service, too.
+    let requested: Option<Authority> = service.parse().ok().filter(|_| namespace == "static");
+    let id = match &requested {
+        Some(authority) => shared.allowlist.service_named(authority.host()),
+        None => Some(TargetId {
+            namespace: namespace.into(),
+            service: service.into(),
+        }),
+    };
+    let evidence = match (&id, requested) {
+        (None, _) => vec!["it is no static target, and no name of a Service: that is SERVICE.NAMESPACE".to_owned()],
+        (Some(id), Some(authority)) if let Some(ports) = shared.allowlist.ports(id) => {
+            let (port, mut ports) = (authority.port(), Vec::from(ports));
+            ports.dedup();
+            let ports: Vec<_> = ports.iter().map(ToString::to_string).collect();
+            vec![format!(
+                "{id} is on the allowlist at port {}, not at {port}",
+                ports.join(" and ")
+            )]
+        }
+        (Some(id), _) => shared.allowlist.remarks(id).unwrap_or_else(|| {
+            vec!["it is no static target, and this proxy watches no cluster (`allowlist.kubernetes`)".to_owned()]
+        }),
+    };
+    Json(TargetDiagnosis {
+        target: id.map_or(name, |id| id.to_string()),
+        is_listed: false,
+        evidence,
+    })
+}
+
+/// Returns what keeps new tunnels from a target, and what does not apply as written.
+fn obstacles(target: &Target, shared: &Shared) -> Vec<String> {
+    let view = view::target(target, 0, shared);
+    let rules = target.rules();
+    let stop = rules.stopped.filter(|stop| !stop.is_over(SystemTime::now()));
+    let dial = view.last_dial.filter(|dial| !dial.error.is_empty());
+    let found = [
+        target
+            .id()
+            .is_static()
+            .then(|| "it is a static target of this proxy's configuration".to_owned()),
+        view.is_cordoned.then(|| {
+            format!(
+                "an operator has cordoned it: switchboard targets uncordon {}",
+                target.id()
+            )
+        }),
+        stop.map(|stop| format!("it was stopped {stop}")),
+        rules
+            .limits
+            .is_closed
+            .then(|| "its annotation `max-tunnels` lets no new tunnel begin".to_owned()),
+        (rules.dials_in.is_some() && view.anchors.is_empty())
+            .then(|| "none of its anchors is connected here".to_owned()),
+        dial.map(|dial| {
+            format!(
+                "the last dial failed at {}: {} ({})",
+                dial.at, dial.sentence, dial.error
+            )
+        }),
+        view.unconfirmed_since
+            .map(|since| format!("the API server does not answer: last confirmed at {since}")),
+    ];
+    let mut found: Vec<_> = found.into_iter().flatten().chain(view.remarks).collect();
+    if found.is_empty() {
+        found.push("nothing that this replica sees keeps new tunnels from it".to_owned());
+    }
+    found
 }
 
 /// Lets no new tunnel to a target begin.

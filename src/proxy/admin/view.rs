@@ -98,9 +98,13 @@ pub(super) fn target(target: &Target, tunnels: usize, shared: &Shared) -> api::T
         .allowlist
         .unconfirmed_since()
         .filter(|_| !target.id().is_static());
+    // Those of a pod are its Service's.
+    let has_remarks = !target.id().service.contains('.');
+    let remarks = has_remarks.then(|| shared.allowlist.remarks(target.id())).flatten();
     let last_dial = target.last_dial().map(|dial| api::Dial {
         at: rfc3339(dial.at),
         error: dial.error.map_or("", RefusalReason::label).to_owned(),
+        sentence: dial.error.map(|error| error.phrase().to_string()).unwrap_or_default(),
     });
     let endpoints = target.endpoints();
     let connected = u32::try_from(anchors.len()).unwrap_or(u32::MAX);
@@ -130,6 +134,7 @@ pub(super) fn target(target: &Target, tunnels: usize, shared: &Shared) -> api::T
         last_activity: target.last_activity().map(rfc3339),
         last_dial,
         unconfirmed_since: unconfirmed_since.map(rfc3339),
+        remarks: remarks.unwrap_or_default(),
     }
 }
 

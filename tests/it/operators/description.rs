@@ -91,7 +91,7 @@ fn is_a(value: &Value, kind: &str) -> bool {
 }
 
 /// A route and what is asked of it, so that together all statuses but those of other hosts are answered.
-const ASKED: [(&str, &str, &str, &str, u16); 54] = [
+const ASKED: [(&str, &str, &str, &str, u16); 57] = [
     ("get", "/tunnels", "?sort=bytes&limit=1", "", 200),
     ("get", "/tunnels", "?sort=size", "", 400),
     ("put", "/tunnels", "", "", 405),
@@ -108,6 +108,8 @@ const ASKED: [(&str, &str, &str, &str, u16); 54] = [
     ("get", "/targets", "?cursor=-", "", 400),
     ("get", "/targets/{namespace}/{service}", "", "", 200),
     ("post", "/targets/{namespace}/{service}", "", "", 405),
+    ("get", "/targets/{namespace}/{service}/diagnosis", "", "", 200),
+    ("post", "/targets/{namespace}/{service}/diagnosis", "", "", 405),
     ("post", "/targets/{namespace}/{service}/cordon", "", "", 200),
     ("get", "/targets/{namespace}/{service}/cordon", "", "", 405),
     ("post", "/targets/{namespace}/{service}/uncordon", "", "", 200),
@@ -147,6 +149,7 @@ const ASKED: [(&str, &str, &str, &str, u16); 54] = [
     ("patch", "/tunnels/{gone}", "", "{}", 404),
     ("get", "/tunnels/{gone}/diagnosis", "", "", 404),
     ("get", "/targets/{none}/{none}", "", "", 404),
+    ("get", "/targets/{none}/{none}/diagnosis", "", "", 200),
     ("post", "/targets/{none}/{none}/cordon", "", "", 404),
     ("post", "/targets/{none}/{none}/uncordon", "", "", 404),
     ("get", "/tunnels", "?cursor=x", "", 400),

@@ -1,6 +1,7 @@
 //! An invalid request is answered in JSON by the name of its error, and changes nothing.
 
 use super::{all, tunnels, two_targets};
+use crate::harness::allow;
 use crate::harness::ports::Ports;
 use crate::harness::process::{Server, Settings};
 use crate::harness::target::Target;
@@ -92,6 +93,25 @@ fn the_oldest_tunnels_of_a_target_are_ended_up_to_a_limit() {
     all(&server, 1);
     let last = end("target=static%2Fone%3A22&limit=2");
     assert_eq!((&last.closed[..], last.left), (&ids[2..], 0));
+}
+
+/// Lists leave the domain of a cluster out where there is no room.
+#[test]
+fn a_static_target_is_named_as_lists_show_it() {
+    let target = Target::listen();
+    let server = Server::with(&Settings::new(&allow(&[(
+        "box.team.svc.cluster.local:22",
+        target.address(),
+    )])));
+    for (name, status) in [("box.team:22", 200), ("box.team:23", 404), ("other.team:22", 404)] {
+        let answer = server.ask_admin("POST", &format!("/targets/static/{name}/cordon"));
+        assert_eq!(answer.status, status, "{name}: {}", answer.body);
+    }
+    assert!(
+        server
+            .answer("box.team.svc.cluster.local:22")
+            .starts_with("HTTP/1.1 503 ")
+    );
 }
 
 /// The name of a static target is an authority: it has a colon, and brackets around IPv6.

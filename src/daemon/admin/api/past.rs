@@ -142,6 +142,9 @@ pub struct RefusedRequest {
 pub struct RefusalsByReason {
     /// As in the access log.
     pub reason: String,
+    /// The reason in words.
+    #[serde(default)]
+    pub sentence: String,
     /// How many.
     pub count: u64,
     /// The time of the last refusal (RFC 3339).

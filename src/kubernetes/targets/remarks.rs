@@ -1,0 +1,97 @@
+//! Remarks about a Service from what the watches have seen: why it is not on the allowlist, and what does not apply as written.
+
+use std::time::Duration;
+
+use super::join::ClusterObjects;
+use super::notices::ServiceNotice;
+use super::reconciler::IdleReconciler;
+use crate::kubernetes::objects::annotations::dials_in;
+use crate::kubernetes::objects::model::{Key, Service, Slice, State};
+use crate::policy::allowlist::{ClusterView, TargetId};
+
+/// The objects of the running reconciler.
+#[derive(Debug)]
+pub(super) struct Remarks(pub(super) IdleReconciler);
+
+impl ClusterView for Remarks {
+    fn remarks(&self, id: &TargetId) -> Vec<String> {
+        let reconciler = self.0.try_lock_for(LOCK_TIMEOUT);
+        let reconciler = reconciler.as_ref().and_then(|idle| idle.as_deref());
+        let key = Key::new(&id.namespace, id.service_name());
+        match reconciler {
+            Some(reconciler) => remarks(reconciler.cluster(), &key),
+            None => vec!["the watches of the cluster are busy: ask again".to_owned()],
+        }
+    }
+}
+
+/// Returns the remarks about a Service; none if it is on the allowlist with a ready endpoint and without a notice.
+fn remarks(cluster: &ClusterObjects, key: &Key) -> Vec<String> {
+    let Key { namespace, name } = key;
+    let options = &cluster.policy().options;
+    if !options.namespaces.is_empty() && !options.namespaces.contains(namespace) {
+        let names = options.namespaces.join(", ");
+        return vec![format!(
+            "the Namespace {namespace} is not watched: `allowlist.kubernetes.namespaces` has {names}"
+        )];
+    }
+    let slices = cluster.slices(key);
+    let Some((service, notices)) = cluster.service(key) else {
+        return unseen(key, slices, &options.selector);
+    };
+    let warnings = notices.iter().filter_map(|notice| notice.note().into_warning());
+    let mut remarks: Vec<_> = warnings.collect();
+    if let Some(selector) = options
+        .namespace_selector
+        .as_ref()
+        .filter(|_| !cluster.selects(namespace))
+    {
+        remarks.push(format!(
+            "the Namespace has no labels of `allowlist.kubernetes.namespace_selector`, {selector}: \
+             kubectl get namespace {namespace} --show-labels"
+        ));
+    }
+    let is_refused = |notice: &ServiceNotice| matches!(notice, ServiceNotice::EndpointForbidden(..));
+    if !dials_in(&service.annotations, &cluster.policy().limits) && !notices.iter().any(is_refused) {
+        remarks.extend(without_endpoint(service, slices).map(|why| {
+            format!(
+                "{why}: kubectl get endpointslices \
+             --namespace {namespace} --selector kubernetes.io/service-name={name} --output yaml"
+            )
+        }));
+    }
+    remarks
+}
+
+/// Returns the remarks about a name of which the watch has no Service: it lists only those that the selector selects.
+fn unseen(Key { namespace, name }: &Key, slices: &[(Box<str>, Slice)], selector: &str) -> Vec<String> {
+    let labels = slices.iter().map(|(_, slice)| &*slice.other_label);
+    let why = match (slices, labels.into_iter().find(|label| !label.is_empty())) {
+        (_, Some(label)) => {
+            format!("the Service has the label {label}, and `allowlist.kubernetes.selector` is {selector}")
+        }
+        ([], None) => format!("no Service of this name is seen: `allowlist.kubernetes.selector` is {selector}"),
+        (_, None) => {
+            format!("the Service has EndpointSlices, and no labels of `allowlist.kubernetes.selector`, {selector}")
+        }
+    };
+    let look = format!("its labels: kubectl get service {name} --namespace {namespace} --show-labels");
+    vec![why, look]
+}
+
+/// Returns why a Service has no endpoint to dial; `None` if it has one, or no port.
+fn without_endpoint(service: &Service, slices: &[(Box<str>, Slice)]) -> Option<String> {
+    let port = service.port.as_ref()?;
+    let endpoints = || slices.iter().flat_map(|(_, slice)| &slice.endpoints);
+    let has_port = |(_, slice): &(Box<str>, Slice)| super::endpoints::port_of(slice, port).is_some();
+    let is_ready = endpoints().any(|endpoint| endpoint.state != State::NotReady || service.publishes_not_ready);
+    match endpoints().count() {
+        0 => Some("it has no endpoint: its selector matches no pod, or nothing is running".to_owned()),
+        _ if !slices.iter().any(has_port) => Some(format!("no EndpointSlice has its port {}", port.number)),
+        count if !is_ready => Some(format!("none of its {count} endpoints is ready")),
+        _ => None,
+    }
+}
+
+/// A step over all objects of a large cluster takes less.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
