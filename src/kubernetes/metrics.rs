@@ -49,6 +49,14 @@ impl ClusterMetrics {
         Ok(metrics)
     }
 
+    /// Notes that no cluster is watched any more: the metrics by which alerts recognize one that is watched go.
+    pub fn stopped(&self) {
+        self.synced();
+        self.removals_held.set(0);
+        self.namespaces_forbidden.set(0);
+        self.endpoint_errors.series().reset();
+    }
+
     /// Notes that the allowlist is current.
     pub fn synced(&self) {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();

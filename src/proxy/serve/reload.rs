@@ -142,8 +142,8 @@ impl Reload {
             (None, running) => {
                 // Ended first: it could write its Services again after they have been removed.
                 drop(running);
-                self.writer.replace(Vec::new(), true);
-                metrics.cluster.synced();
+                self.writer.remove_cluster();
+                metrics.cluster.stopped();
                 Ok(())
             }
         };

@@ -73,3 +73,30 @@ fn names_of_a_namespace_that_a_reload_has_added_are_unknown_and_not_forbidden() 
         assert!(!answers.contains(&403), "a name that is not known yet is not forbidden");
     });
 }
+
+/// Alerts about a list that is not confirmed know a watched cluster by this metric.
+#[test]
+fn a_reload_to_static_targets_leaves_nothing_of_the_cluster() {
+    lab::run(async |lab| {
+        let stage = Stage::new(lab, &[]).await;
+        stage.serve("svc-a", "10.9.1.1").await;
+        let errors = async || stage.proxy.metric("switchboard_endpoint_errors_total", "").await;
+        assert!(errors().await.is_some());
+        stage.api.close().await;
+        let is_unconfirmed = async || {
+            let (_, page) = stage.proxy.page("/readyz?verbose").await.unwrap();
+            page.contains("has not been confirmed")
+        };
+        eventually("it is not confirmed", is_unconfirmed).await;
+        let statics = with(
+            stage.settings.clone(),
+            "/allowlist",
+            json!({"static": [{"name": "a:22", "addresses": ["10.9.1.1:22"]}]}),
+        );
+        stage.reload(&statics).await;
+        assert_eq!(errors().await, None);
+        assert!(!is_unconfirmed().await);
+        stage.proxy.refuses("svc-a.team-a:22", 403).await;
+        stage.proxy.reaches("a:22", "10.9.1.1:22").await;
+    });
+}
