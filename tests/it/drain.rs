@@ -271,7 +271,13 @@ fn the_command_waits_until_few_enough_tunnels_are_left() {
     let (first, second) = (server.tunnel("devbox:22", &target), server.tunnel("devbox:22", &target));
     let mut asking = drain(&server, &[]);
     assert_eq!(asking.exit_status(), 0);
-    assert!(asking.stdout.next().unwrap().ends_with(": 2 tunnels, 2 connections"));
+    assert!(
+        asking
+            .stdout
+            .next()
+            .unwrap()
+            .ends_with(": 2 tunnels (moves 0, cuts 2), 2 connections")
+    );
 
     let mut to_one = drain(&server, &["--wait", "--at-most", "1", "--timeout", "1h"]);
     let mut to_none = drain(&server, &["--wait"]);
@@ -280,13 +286,16 @@ fn the_command_waits_until_few_enough_tunnels_are_left() {
     server.drains_to(r#"{"phase":"draining","tunnels":2,"resumable":0,"connections":2}"#);
     let mut impatient = drain(&server, &["--wait", "--at-most", "1", "--timeout", "10ms"]);
     assert_eq!(impatient.exit_status(), 3);
-    assert_eq!(impatient.stdout.next().unwrap(), "draining: 2 tunnels, 2 connections");
+    assert_eq!(
+        impatient.stdout.next().unwrap(),
+        "draining: 2 tunnels (moves 0, cuts 2), 2 connections"
+    );
     assert!(to_one.is_running());
     drop(first);
     assert_eq!(to_one.exit_status(), 0);
     // The connection of a tunnel that has ended may be about to.
     let told = to_one.stdout.next().unwrap();
-    assert!(told.starts_with("draining: 1 tunnels, "), "{told}");
+    assert!(told.starts_with("draining: 1 tunnels (moves 0, cuts 1), "), "{told}");
     server.drains_to(r#"{"phase":"draining","tunnels":1,"resumable":0,"connections":1}"#);
     assert!(to_none.is_running());
     drop(second);

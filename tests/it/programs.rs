@@ -126,17 +126,27 @@ fn the_tunnels_of_all_replicas_are_one_table() {
     ] {
         assert!(line.contains(words), "{words}: {line}");
     }
-    said.line("3 tunnels on 2 of 2 replicas: a restart moves 0 and cuts 3");
+    said.line("3 tunnels on 2 of 2 replicas: a restart");
+    said.line(&format!("  of {} moves 0 and cuts 1", first.admin()));
+    said.line(&format!("  of {} moves 0 and cuts 2", second.admin()));
     let some = ask(&["tunnels", "list", "--target", "static/other:22"], &pair.all());
-    assert_eq!((some.status, some.stdout.len()), (0, 3), "{some:#?}");
+    assert_eq!((some.status, some.stdout.len()), (0, 5), "{some:#?}");
     let few = ask(&["tunnels", "--sort", "rate", "--limit", "2", "--json"], &pair.all()).json();
     assert_eq!((few["items"].as_array().unwrap().len(), &few["total"]), (2, &3.into()));
     let clients = ask(&["clients"], &pair.all());
     assert!(clients.stdout[0].contains("DOWN/S  UP/S"), "{clients:#?}");
     assert!(clients.line("127.0.0.1").contains(" 3 "), "{clients:#?}");
     let rates = ask(&["tunnels", "--sort", "rate"], &pair.all());
-    assert_eq!((rates.status, rates.stdout.len()), (0, 5), "{rates:#?}");
-    assert!(rates.stdout[0].contains("DOWN/S"), "{rates:#?}");
+    assert_eq!((rates.status, rates.stdout.len()), (0, 7), "{rates:#?}");
+    for (sort, columns) in [
+        ("rate", &["ID", "CLIENT", "TARGET", "DOWN/S", "UP/S"]),
+        ("bytes", &["ID", "CLIENT", "TARGET", "DOWN", "UP"]),
+        ("idle", &["ID", "CLIENT", "TARGET", "AGE", "IDLE"]),
+    ] {
+        let sorted = ask(&["tunnels", "--sort", sort], &pair.all());
+        let head: Vec<_> = sorted.stdout[0].split_whitespace().collect();
+        assert_eq!(head, columns, "{sort}");
+    }
     for faulty in [
         ["tunnels", "--sort", "size"],
         ["tunnels", "--target", "one"],
@@ -144,6 +154,40 @@ fn the_tunnels_of_all_replicas_are_one_table() {
     ] {
         assert_eq!(ask(&faulty, &pair.all()).status, 2, "{faulty:?}");
     }
+}
+
+#[test]
+fn why_a_name_is_on_the_allowlist_or_not_is_said_once_for_replicas_that_agree() {
+    let pair = Pair::start();
+    let [first, second] = pair.all();
+    let why = |name: &str| {
+        let said = ask(&["targets", "why", name], &pair.all());
+        assert_eq!((said.status, &said.stderr), (0, &Vec::new()), "{said:#?}");
+        said.stdout
+    };
+    let both = format!("{}, {}", first.admin(), second.admin());
+    let is_static = "  it is a static target of this proxy's configuration";
+    let listed = |name: &str| format!("{name}: static/one:22 is on the allowlist");
+    assert_eq!(why("one:22"), [listed(&both), is_static.to_owned()]);
+    let unknown = format!("{both}: team/none is not on the allowlist");
+    let no_cluster = "  it is no static target, and this proxy watches no cluster (`allowlist.kubernetes`)";
+    assert_eq!(why("team/none"), [unknown.clone(), no_cluster.to_owned()]);
+    assert_eq!(why("none.team:22"), [unknown, no_cluster.to_owned()]);
+    assert!(why("none:22")[1].contains("SERVICE.NAMESPACE"));
+    ask(&["targets", "cordon", "one:22"], &[second]);
+    let said = why("one:22");
+    assert_eq!(
+        said[..3],
+        [
+            listed(&first.admin().to_string()),
+            is_static.to_owned(),
+            listed(&second.admin().to_string())
+        ]
+    );
+    assert_eq!(
+        said[4],
+        "  an operator has cordoned it: switchboard targets uncordon static/one:22"
+    );
 }
 
 /// A server that answers every request with that.
@@ -485,6 +529,7 @@ fn a_target_is_cordoned_on_all_replicas() {
     assert_eq!(ask(&["targets", "uncordon", "one:22"], &[first]).status, 0);
     let listed = ask(&["targets"], &pair.all());
     assert!(listed.line("static/one:22").ends_with("  on 1 of 2"), "{listed:#?}");
+    listed.line("the list is current on 2 of 2 replicas");
     let unknown = ask(&["targets", "cordon", "static/none:22"], &pair.all());
     assert_eq!(unknown.status, 1, "{unknown:#?}");
 }

@@ -26,11 +26,11 @@ fn describe(status: &DrainStatus) -> String {
         resumable,
         connections,
     } = status;
-    let resumable = match resumable {
-        None | Some(0) => String::new(),
-        Some(resumable) => format!(" ({resumable} resumable)"),
+    let cost = match resumable.filter(|_| *tunnels > 0) {
+        None => String::new(),
+        Some(resumable) => format!(" (moves {resumable}, cuts {})", tunnels.saturating_sub(resumable)),
     };
-    format!("{phase}: {tunnels} tunnels{resumable}, {connections} connections")
+    format!("{phase}: {tunnels} tunnels{cost}, {connections} connections")
 }
 
 /// For `--help`.

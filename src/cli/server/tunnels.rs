@@ -163,8 +163,7 @@ fn list(options: List) -> anyhow::Result<ExitCode> {
     let replicas = options.output.replies.replicas()?;
     let list = run(list_tunnels(&replicas, &query))?;
     options.output.replies.print(&list, || {
-        let has_rates = query.sort == Some(Sort::Rate);
-        let table = tunnel_table(&list, has_rates, options.output.columns.is_wide());
+        let table = tunnel_table(&list, options.sort, options.output.columns.is_wide());
         rendered(&table) + &summary(&list)
     })?;
     Ok(status(&list.replicas))
@@ -180,20 +179,33 @@ async fn list_tunnels(replicas: &Replicas, query: &Query) -> anyhow::Result<Merg
     Ok(replicas.list(query).await?)
 }
 
-/// Returns the line below the table: how many tunnels are open, and how many of those shown a restart moves or cuts.
+/// Returns the lines below the table: how many tunnels are open, and how many of those shown the restart of a replica moves or
+/// cuts.
 fn summary(list: &MergedList<Tunnel>) -> String {
-    let answering = list.replicas.iter().filter(|state| state.answers()).count();
-    let (shown, total) = (list.items.len(), list.total);
-    let resumable = list.items.iter().filter(|row| row.item.is_resumable).count();
+    let answering: Vec<_> = list.replicas.iter().filter(|state| state.answers()).collect();
+    let (shown, total, replicas) = (list.items.len(), list.total, list.replicas.len());
     let part = match shown < total {
         true => format!("; of the {shown} shown"),
         false => ":".to_owned(),
     };
-    format!(
-        "{total} tunnels on {answering} of {} replicas{part} a restart moves {resumable} and cuts {}\n",
-        list.replicas.len(),
-        shown - resumable
-    )
+    let cost = |name: &str| {
+        let own = list.items.iter().filter(|row| row.replica == name);
+        let (moved, cut): (Vec<_>, Vec<_>) = own.partition(|row| row.item.is_resumable);
+        format!("moves {} and cuts {}", moved.len(), cut.len())
+    };
+    let head = format!(
+        "{total} tunnels on {} of {replicas} replicas{part} a restart",
+        answering.len()
+    );
+    match &*answering {
+        [one] if replicas == 1 => format!("{head} {}\n", cost(&one.replica)),
+        several => {
+            let lines = several
+                .iter()
+                .map(|of| format!("  of {} {}\n", of.replica, cost(&of.replica)));
+            head + "\n" + &lines.collect::<String>()
+        }
+    }
 }
 
 fn why(options: WhyArgs) -> anyhow::Result<ExitCode> {
@@ -247,7 +259,7 @@ async fn close_asked(options: ChangeSelection, is_move: bool, refused_for: Optio
         return Ok(status_unless_none(true, &list.replicas, not_found));
     }
     if !options.yes {
-        print(rendered(&tunnel_table(&list, false, false)))?;
+        print(rendered(&tunnel_table(&list, Sort::Age, false)))?;
         if !confirm(&format!("{verb} {} tunnels?", list.items.len()))? {
             return Ok(ExitCode::FAILURE);
         }

@@ -3,31 +3,59 @@
 use rustix::termios::tcgetwinsize;
 use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
+use crate::base::authority::short_host;
 use crate::base::text::escaped;
 
 /// A column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Column {
     head: &'static str,
-    /// True if it has numbers, which are aligned right.
-    is_number: bool,
+    content: Content,
     /// True if only wide tables have it.
     is_wide: bool,
 }
 
+/// The content of a column, by which its cells are aligned and shortened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Content {
+    /// Words that are never shortened.
+    Text,
+    /// Numbers, aligned right.
+    Number,
+    /// Names, of which the longest ones are cut.
+    Name,
+    /// Names of targets, which lose `static/` and the domain of the cluster first.
+    Target,
+    /// Sentences, which the end of the line may cut.
+    Sentence,
+}
+
 impl Column {
     pub(super) const fn text(head: &'static str) -> Self {
-        Self {
-            head,
-            is_number: false,
-            is_wide: false,
-        }
+        Self::new(head, Content::Text)
     }
 
     pub(super) const fn number(head: &'static str) -> Self {
+        Self::new(head, Content::Number)
+    }
+
+    pub(super) const fn name(head: &'static str) -> Self {
+        Self::new(head, Content::Name)
+    }
+
+    pub(super) const fn target(head: &'static str) -> Self {
+        Self::new(head, Content::Target)
+    }
+
+    pub(super) const fn sentence(head: &'static str) -> Self {
+        Self::new(head, Content::Sentence)
+    }
+
+    const fn new(head: &'static str, content: Content) -> Self {
         Self {
-            is_number: true,
-            ..Self::text(head)
+            head,
+            content,
+            is_wide: false,
         }
     }
 
@@ -58,23 +86,67 @@ impl Table {
         Self { columns, rows, is_wide }
     }
 
-    /// Returns the lines, each with a line feed. Unless the table is wide, they are cut to `width` cells.
+    /// Returns the lines, each with a line feed. Unless the table is wide, they fit `width` cells: names are shortened, so that
+    /// the columns after them are seen, and the lines are cut.
     pub fn render(&self, width: Option<usize>) -> String {
-        let heads: Vec<_> = self.columns.iter().map(|column| column.head.to_owned()).collect();
-        let rows = || std::iter::once(&heads).chain(&self.rows);
-        let widest = |at: usize| rows().filter_map(|row| row.get(at)).map(|cell| cell.width()).max();
-        let widths: Vec<_> = (0..heads.len()).filter_map(widest).collect();
+        let heads = self.columns.iter().map(|column| column.head.to_owned()).collect();
+        let mut rows: Vec<_> = std::iter::once(heads).chain(self.rows.iter().cloned()).collect();
         let width = width.filter(|_| !self.is_wide).unwrap_or(usize::MAX);
-        rows().map(|row| cut(self.line(row, &widths), width) + "\n").collect()
+        let mut widths = self.widths(&rows);
+        if line_width(&widths) > width {
+            for (column, cell) in rows.iter_mut().flat_map(|row| self.columns.iter().zip(row)) {
+                if column.content == Content::Target {
+                    *cell = short_name(cell);
+                }
+            }
+            widths = self.widths(&rows);
+            self.cut_cells(&mut rows, &mut widths, width);
+        }
+        rows.iter()
+            .map(|row| cut(&self.line(row, &widths), width) + "\n")
+            .collect()
+    }
+
+    /// Returns the width of the widest cell of each column.
+    fn widths(&self, rows: &[Vec<String>]) -> Vec<usize> {
+        let widest = |at: usize| rows.iter().filter_map(|row| row.get(at)).map(|cell| cell.width()).max();
+        (0..self.columns.len()).filter_map(widest).collect()
+    }
+
+    /// Cuts sentences and names, the longest first, until the lines fit or all are at their least width.
+    fn cut_cells(&self, rows: &mut [Vec<String>], widths: &mut [usize], width: usize) {
+        for (of_names, least) in LEAST_WIDTHS {
+            let is_cut = |column: &Column| match column.content {
+                Content::Name | Content::Target => of_names,
+                Content::Sentence => !of_names,
+                Content::Text | Content::Number => false,
+            };
+            while line_width(widths) > width {
+                let cut = self
+                    .columns
+                    .iter()
+                    .zip(widths.iter_mut())
+                    .filter(|(column, _)| is_cut(column));
+                match cut.map(|(_, width)| width).max().filter(|width| **width > least) {
+                    Some(widest) => *widest -= 1,
+                    None => break,
+                }
+            }
+        }
+        for row in rows {
+            for (cell, room) in row.iter_mut().zip(&*widths) {
+                *cell = cut(cell, *room);
+            }
+        }
     }
 
     fn line(&self, row: &[String], widths: &[usize]) -> String {
         let cells = row.iter().zip(&self.columns).zip(widths).map(|((cell, column), room)| {
             // East Asian characters take two cells of the terminal.
             let blank = " ".repeat(room.saturating_sub(cell.width()));
-            match column.is_number {
-                true => blank + cell,
-                false => cell.clone() + &blank,
+            match column.content {
+                Content::Number => blank + cell,
+                Content::Text | Content::Name | Content::Target | Content::Sentence => cell.clone() + &blank,
             }
         });
         cells.collect::<Vec<_>>().join(GAP).trim_end().to_owned()
@@ -88,10 +160,15 @@ pub fn terminal_width() -> Option<usize> {
     Some(size.ws_col.into()).filter(|columns| *columns > 0)
 }
 
+/// Returns the width of a line of columns with these widths.
+fn line_width(widths: &[usize]) -> usize {
+    widths.iter().sum::<usize>() + GAP.len() * widths.len().saturating_sub(1)
+}
+
 /// Returns the text, cut to `room` cells with a final `…` if it is longer.
-fn cut(text: String, room: usize) -> String {
+fn cut(text: &str, room: usize) -> String {
     if text.width() <= room {
-        return text;
+        return text.to_owned();
     }
     let mut taken = 0;
     let fits = |character: &char| {
@@ -99,6 +176,15 @@ fn cut(text: String, room: usize) -> String {
         taken < room
     };
     text.chars().take_while(fits).chain(['…']).collect()
+}
+
+/// Returns the name of a target without `static/`, and without the domain of a cluster (`.svc.cluster.local`).
+fn short_name(name: &str) -> String {
+    let name = name.strip_prefix("static/").unwrap_or(name);
+    let (host, port) = name.rsplit_once(':').map_or((name, ""), |(host, _)| {
+        (host, name.get(host.len()..).unwrap_or_default())
+    });
+    format!("{}{port}", short_host(host))
 }
 
 /// Returns foreign text with control characters as escapes of Rust.
@@ -141,6 +227,8 @@ pub fn span(millis: u64) -> String {
 }
 
 const GAP: &str = "  ";
+/// The widths to which the cells of names (`true`) and sentences are cut, one after the other.
+const LEAST_WIDTHS: [(bool, usize); 4] = [(false, 24), (true, 16), (false, 10), (true, 8)];
 
 #[cfg(test)]
 mod tests {
@@ -182,6 +270,42 @@ mod tests {
         }
         let narrow = table(&rows, false).render(Some(10));
         assert_eq!(narrow, "NAME     …\n日本-long…\n");
+    }
+
+    #[test]
+    fn names_lose_a_prefix_and_a_domain_before_letters_and_no_number_is_lost() {
+        const WITH_TARGET: [Column; 4] = [
+            Column::target("TARGET"),
+            Column::name("USER"),
+            Column::number("BYTES"),
+            Column::sentence("WHY"),
+        ];
+        let row = [
+            "static/build.team.svc.cluster.local:22",
+            "alice@example.com",
+            "123",
+            "because of many words",
+        ];
+        let table = Table::new(&WITH_TARGET, &[row.map(str::to_owned).to_vec()], false);
+        for (width, line) in [
+            (
+                200,
+                "static/build.team.svc.cluster.local:22  alice@example.com    123  because of many words",
+            ),
+            (70, "build.team:22  alice@example.com    123  because of many words"),
+            (50, "build.team:22  alice@example.c…    123  because o…"),
+            (45, "build.team:…  alice@examp…    123  because o…"),
+        ] {
+            assert_eq!(table.render(Some(width)).lines().nth(1), Some(line), "{width}");
+        }
+        for (name, short) in [
+            ("static/[2001:db8::1]:22", "[2001:db8::1]:22"),
+            ("devbox.team.svc:22", "devbox.team:22"),
+            ("team/devbox", "team/devbox"),
+            ("devbox.svc.example:22", "devbox:22"),
+        ] {
+            assert_eq!(short_name(name), short);
+        }
     }
 
     #[test]

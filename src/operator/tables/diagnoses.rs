@@ -117,13 +117,13 @@ pub fn diagnosis_summary(diagnosed: &[TunnelDiagnosis]) -> String {
 const COLUMNS: [Column; 9] = [
     Column::text("ID"),
     Column::text("REPLICA").wide(),
-    Column::text("CLIENT"),
-    Column::text("TARGET"),
+    Column::name("CLIENT"),
+    Column::target("TARGET"),
     Column::text("NODE").wide(),
     Column::text("SLOW BY"),
     Column::text("CLIENT RTT").wide(),
     Column::text("TARGET RTT").wide(),
-    Column::text("EVIDENCE"),
+    Column::sentence("EVIDENCE"),
 ];
 
 #[cfg(test)]

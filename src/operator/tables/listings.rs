@@ -3,21 +3,18 @@
 use serde_json::Value;
 
 use super::columns::{Column, Table, bytes, escape, span};
-use crate::daemon::admin::api::{Client, Dial, Restriction, RestrictionKind, Target, Tunnel};
+use crate::daemon::admin::api::{Client, Dial, Restriction, RestrictionKind, Sort, Target, Tunnel};
 use crate::operator::replicas::merge::{FromReplica, MergedList};
 use crate::operator::replicas::results::{AnchorRow, by_client, by_target};
 
-/// Returns the table of tunnels, with their rates if they were sampled.
-pub fn tunnel_table(list: &MergedList<Tunnel>, has_rates: bool, is_wide: bool) -> Table {
+/// Returns the table of tunnels in an order, with the columns of its key. Rates are sampled for the order by rates.
+pub fn tunnel_table(list: &MergedList<Tunnel>, sort: Sort, is_wide: bool) -> Table {
     let is_one = list.replicas.len() < 2;
-    // With rates there is no room for ages in 80 columns.
-    let time = |millis| {
-        if has_rates && !is_wide {
-            String::new()
-        } else {
-            span(millis)
-        }
-    };
+    // There is no room for all in 80 columns.
+    let only = |has: bool, text: String| if has || is_wide { text } else { String::new() };
+    let has_rates = sort == Sort::Rate;
+    let time = |millis| only(matches!(sort, Sort::Age | Sort::Idle), span(millis));
+    let moved = |count| only(sort == Sort::Bytes, bytes(count));
     let row = |row: &FromReplica<Tunnel>| {
         let FromReplica { replica, item } = row;
         let rate = |rate: u64| if has_rates { bytes(rate) } else { String::new() };
@@ -29,8 +26,8 @@ pub fn tunnel_table(list: &MergedList<Tunnel>, has_rates: bool, is_wide: bool) -
             escape(&row.target()),
             time(item.age_ms),
             time(item.idle_ms),
-            bytes(item.bytes_sent),
-            bytes(item.bytes_received),
+            moved(item.bytes_sent),
+            moved(item.bytes_received),
             rate(item.sent_per_second),
             rate(item.received_per_second),
             way(item),
@@ -92,6 +89,7 @@ pub fn target_table(list: &MergedList<Target>, is_wide: bool) -> Table {
             escape(&row.unconfirmed_since.unwrap_or_default()),
             escape(&row.nodes.join(",")),
             escape(&row.anchors.iter().map(anchor).collect::<Vec<_>>().join(", ")),
+            escape(&row.remarks.join("; ")),
         ]
     });
     Table::new(&TARGET_COLUMNS, &rows.collect::<Vec<_>>(), is_wide)
@@ -99,20 +97,18 @@ pub fn target_table(list: &MergedList<Target>, is_wide: bool) -> Table {
 
 /// Returns the result of a dial, and its age.
 fn dial(dial: &Dial) -> String {
-    let result = if dial.error.is_empty() {
-        "connected"
-    } else {
-        &dial.error
+    let (result, code) = match &*dial.error {
+        "" => ("connected", String::new()),
+        // An older replica has no sentence.
+        error if dial.sentence.is_empty() => (error, String::new()),
+        error => (&*dial.sentence, format!(" ({})", escape(error))),
     };
     let age = humantime::parse_rfc3339_weak(&dial.at)
         .ok()
         .and_then(|at| at.elapsed().ok());
     let millis = age.unwrap_or_default().as_millis();
-    format!(
-        "{} {} ago",
-        escape(result),
-        span(u64::try_from(millis).unwrap_or(u64::MAX))
-    )
+    let ago = span(u64::try_from(millis).unwrap_or(u64::MAX));
+    format!("{} {ago} ago{code}", escape(result))
 }
 
 fn anchor(row: &AnchorRow) -> String {
@@ -183,8 +179,12 @@ pub fn restriction_rates(item: &Restriction) -> String {
 pub fn fields(replica: &str, thing: &Value) -> String {
     let mut lines = vec![("replica".to_owned(), replica.to_owned())];
     flatten("", thing, &mut lines);
-    // A verdict comes before its evidence.
-    lines.sort_by_key(|(name, _)| !matches!(&**name, "replica" | "verdict"));
+    // A verdict comes first, and its evidence next.
+    lines.sort_by_key(|(name, _)| match &**name {
+        "replica" | "verdict" => 0,
+        evidence if evidence.starts_with("evidence.") => 1,
+        _ => 2,
+    });
     let room = lines.iter().map(|(name, _)| name.len()).max().unwrap_or_default();
     lines
         .into_iter()
@@ -212,23 +212,23 @@ fn flatten(name: &str, value: &Value, lines: &mut Vec<(String, String)>) {
 }
 
 const RESTRICTION_COLUMNS: [Column; 6] = [
-    Column::text("OF"),
+    Column::name("OF"),
     Column::text("RATES"),
     Column::number("LEFT"),
     Column::number("TUNNELS"),
-    Column::text("REASON"),
+    Column::sentence("REASON"),
     Column::text("REPLICA").wide(),
 ];
 const TUNNEL_COLUMNS: [Column; 17] = [
     Column::text("ID"),
     Column::text("REPLICA").wide(),
-    Column::text("CLIENT"),
-    Column::text("USER"),
-    Column::text("TARGET"),
+    Column::name("CLIENT"),
+    Column::name("USER"),
+    Column::target("TARGET"),
     Column::number("AGE"),
     Column::number("IDLE"),
-    Column::number("DOWN").wide(),
-    Column::number("UP").wide(),
+    Column::number("DOWN"),
+    Column::number("UP"),
     Column::number("DOWN/S"),
     Column::number("UP/S"),
     Column::text("VIA").wide(),
@@ -238,19 +238,20 @@ const TUNNEL_COLUMNS: [Column; 17] = [
     Column::text("ANCHOR").wide(),
     Column::text("SOFTWARE").wide(),
 ];
-const TARGET_COLUMNS: [Column; 8] = [
-    Column::text("TARGET"),
+const TARGET_COLUMNS: [Column; 9] = [
+    Column::target("TARGET"),
     Column::number("READY"),
     Column::number("TUNNELS"),
     Column::text("CORDONED"),
-    Column::text("LAST DIAL"),
-    Column::text("NOT CONFIRMED SINCE"),
+    Column::sentence("LAST DIAL"),
+    Column::text("NOT CONFIRMED SINCE").wide(),
     Column::text("NODE").wide(),
-    Column::text("ANCHORS"),
+    Column::sentence("ANCHORS"),
+    Column::sentence("REMARKS"),
 ];
 const CLIENT_COLUMNS: [Column; 8] = [
-    Column::text("CLIENT"),
-    Column::text("USER"),
+    Column::name("CLIENT"),
+    Column::name("USER"),
     Column::number("TUNNELS"),
     Column::number("DOWN"),
     Column::number("UP"),
@@ -271,10 +272,10 @@ mod tests {
             fields("one", &thing),
             "replica       one\na             x\\u{1b}\ninner.b       1\ninner.list.1  true\ninner.list.2\n"
         );
-        let diagnosis = json!({"evidence": ["why"], "verdict": "client"});
+        let diagnosis = json!({"bytes": 1, "evidence": ["why"], "verdict": "client"});
         assert_eq!(
             fields("one", &diagnosis),
-            "replica     one\nverdict     client\nevidence.1  why\n"
+            "replica     one\nverdict     client\nevidence.1  why\nbytes       1\n"
         );
     }
 }
