@@ -107,11 +107,13 @@ fn an_operator_ends_a_tunnel_with_a_reason_and_limits_another() {
     // The oldest one is at the top.
     page.types("jx");
     page.waits("document.querySelector('#dialog').open");
-    assert!(
-        page.text("#dialog").contains("static/one:22"),
-        "{}",
-        page.text("#dialog")
-    );
+    let question = page.text("#dialog");
+    for words in [
+        "static/one:22",
+        "A user of switchboard connect reads it in the terminal.",
+    ] {
+        assert!(question.contains(words), "{question}");
+    }
     // Without a reason nothing is sent, and without a confirmation nothing ends.
     page.types(ENTER);
     assert_eq!(page.run("return document.querySelector('#dialog').open;"), true);
@@ -253,8 +255,14 @@ fn refusals_are_counted_by_reason() {
     page.waits("document.querySelector('#refusal-latest tbody tr')");
     page.waits("document.querySelector('#refusal-reasons tbody tr')");
     page.waits("document.querySelector('#count-refusals').textContent !== '0'");
-    assert_eq!(page.text("#refusal-reasons tbody td"), "not_allowed");
-    assert!(page.text("#refusal-latest tbody tr").contains("nowhere:22"));
+    let sentence = "the target is not on the allowlist";
+    assert_eq!(
+        page.text("#refusal-reasons tbody td"),
+        format!("{sentence} not_allowed")
+    );
+    assert_eq!(page.text("#refusal-reasons tbody td small"), "not_allowed");
+    let latest = page.text("#refusal-latest tbody tr");
+    assert!(latest.contains("nowhere:22") && latest.contains(sentence), "{latest}");
     is_quiet(&page);
 }
 
@@ -287,7 +295,7 @@ fn tunnels_that_have_ended_are_listed_with_the_reason() {
     page.waits("document.querySelector('#ended-latest tbody').textContent.includes('it loops')");
     let last = page.text("#ended-latest tbody tr");
     assert!(
-        last.contains("closed_by_operator (proxy): it loops\t127.0.0.1\tstatic/one:22\t"),
+        last.contains("an operator ended the connection: it loops closed_by_operator\t127.0.0.1\tstatic/one:22\t"),
         "{last:?}"
     );
     page.types("/other:22");
@@ -319,11 +327,14 @@ fn the_past_is_known_from_before_the_start_of_the_desk() {
     page.types("3");
     page.waits("document.querySelector('#refusal-reasons tbody tr')");
     let row = page.text("#refusal-reasons tbody tr");
-    assert!(row.starts_with("not_allowed\t3\t"), "{row:?}");
+    assert!(
+        row.starts_with("the target is not on the allowlist not_allowed\t3\t"),
+        "{row:?}"
+    );
     page.waits("document.querySelectorAll('#refusal-latest tbody tr').length === 2");
     let latest = page.text("#refusal-latest tbody");
     assert!(
-        latest.contains("not_allowed × 2") && latest.contains("before:22"),
+        latest.contains("the target is not on the allowlist × 2 not_allowed") && latest.contains("before:22"),
         "{latest:?}"
     );
     page.waits("document.querySelector('#count-ended').textContent === '2'");
@@ -331,8 +342,39 @@ fn the_past_is_known_from_before_the_start_of_the_desk() {
     page.waits("document.querySelectorAll('#ended-latest tbody tr').length === 2");
     assert!(
         page.text("#ended-latest tbody tr")
-            .contains("eof (client)\t127.0.0.1\tstatic/one:22\t")
+            .contains("the client closed the connection eof\t127.0.0.1\tstatic/one:22\t")
     );
+    is_quiet(&page);
+}
+
+#[test]
+fn limits_and_blocks_are_listed_until_they_end() {
+    let (one, other) = (Target::listen(), Target::listen());
+    let server = proxy(&one, &other);
+    let desk = Desk::of(&[server.admin()]);
+    let page = desk.page();
+    page.types("4");
+    page.waits("document.querySelector('#replica-list').innerText.includes('serves')");
+    assert_eq!(page.run("return document.querySelector('#restrictions').hidden;"), true);
+    let restrict = |body: &str| assert_eq!(server.tell_admin("PUT", "/restrictions", body).status, 200);
+    restrict(r#"{"user": "alice", "download": "1MiB/s", "for": "90m"}"#);
+    restrict(r#"{"kind": "block", "client": "192.0.2.7", "reason": "it loops", "for": "10m"}"#);
+    page.waits("document.querySelectorAll('#restrictions tbody tr').length === 2");
+    let rows = page.text("#restrictions tbody");
+    for words in [
+        "user alice\tdownload 1MiB/s\t1 h 29 m\t0 tunnels",
+        "client 192.0.2.7\tno new tunnels\t",
+        "it loops",
+    ] {
+        assert!(rows.contains(words), "{rows:?}");
+    }
+    assert_eq!(
+        server
+            .tell_admin("DELETE", "/restrictions", r#"{"user": "alice"}"#)
+            .status,
+        200
+    );
+    page.waits("document.querySelectorAll('#restrictions tbody tr').length === 1");
     is_quiet(&page);
 }
 

@@ -13,7 +13,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::state::{Changes, MAX_REFUSED, ReplicaState, State, now};
 use crate::daemon::admin::DrainStatus;
-use crate::daemon::admin::api::{EndedTunnel, Refusals, Target, Tunnel};
+use crate::daemon::admin::api::{EndedTunnel, Refusals, Restriction, Target, Tunnel};
 use crate::operator::replicas::{AdminRequest, DiscoveryError, Events, Query, Replica, ReplicaError, Replicas};
 
 /// The replicas and their state.
@@ -144,8 +144,10 @@ async fn poll_once(hub: &Hub, replica: Replica) {
     let refusals = AdminRequest::get(format!("/refusals?detail&limit={MAX_REFUSED}"));
     let refusals = replica.request::<Refusals>(&refusals).await;
     let targets = replica.list::<Target>(&Query::default()).await;
+    let restrictions = replica.list::<Restriction>(&Query::default()).await;
     hub.with(replica.name(), |state| {
         state.update(drain.ok(), refusals.ok(), targets.unwrap_or_default());
+        state.restrictions = restrictions.unwrap_or_default();
     });
 }
 

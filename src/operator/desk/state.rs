@@ -10,8 +10,8 @@ use serde_json::{Map, Value};
 use tokio::time::Instant;
 
 use crate::daemon::admin::DrainStatus;
-use crate::daemon::admin::api::{EndedTunnel, Refusals, RefusalsByReason, Target, Tunnel};
-use crate::operator::replicas::{Replica, ReplicaError, TargetRow, by_target};
+use crate::daemon::admin::api::{EndedTunnel, Refusals, RefusalsByReason, Restriction, Target, Tunnel};
+use crate::operator::replicas::{FromReplica, Replica, ReplicaError, TargetRow, by_target};
 
 /// The state of all replicas.
 #[derive(Debug, Default)]
@@ -49,6 +49,8 @@ pub(super) struct ReplicaState {
     /// The refusals of its last hour.
     refused: Recent<MAX_REFUSED>,
     targets: Vec<Target>,
+    /// Its limits and blocks.
+    pub(super) restrictions: Vec<Restriction>,
 }
 
 /// The answer to a page: the state, and the tunnels that have changed since a generation.
@@ -69,6 +71,7 @@ pub(super) struct Changes {
     fault: Option<String>,
     pub(super) replicas: Vec<ReplicaRow>,
     targets: Vec<TargetRow>,
+    restrictions: Vec<FromReplica<Restriction>>,
     refusals: RefusalRows,
     /// The number of tunnels that have ended so far. When it grows, a page that shows ended tunnels requests them.
     ended: u64,
@@ -115,6 +118,7 @@ struct RefusalRows {
 #[derive(Debug, Serialize)]
 struct ReasonRow {
     reason: String,
+    sentence: String,
     count: u64,
     /// In milliseconds since 1970.
     last: u64,
@@ -272,6 +276,7 @@ impl State {
             fault: self.fault.clone(),
             replicas: self.replicas.iter().map(|(name, state)| state.row(name, now)).collect(),
             targets: by_target(targets),
+            restrictions: self.restrictions(),
             refusals: RefusalRows {
                 reasons: self.reasons(),
                 latest: self.refused(now),
@@ -279,6 +284,18 @@ impl State {
             ended: self.ended.noted,
             missed: self.missed,
         }
+    }
+
+    /// Returns the limits and blocks of all replicas.
+    fn restrictions(&self) -> Vec<FromReplica<Restriction>> {
+        let of_replicas = self.replicas.iter().flat_map(|(name, state)| {
+            let of = |item: &Restriction| FromReplica {
+                replica: name.to_string(),
+                item: item.clone(),
+            };
+            state.restrictions.iter().take(MAX_RESTRICTIONS).map(of)
+        });
+        of_replicas.collect()
     }
 
     /// Returns the latest refusals of all replicas.
@@ -292,14 +309,16 @@ impl State {
 
     /// Returns the refusals by reason, summed over all replicas.
     fn reasons(&self) -> Vec<ReasonRow> {
-        let mut sums: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
+        let mut sums: BTreeMap<&str, (u64, u64, &str)> = BTreeMap::new();
         for known in self.replicas.values().flat_map(|state| &state.refusals) {
-            let (count, last) = sums.entry(&known.reason).or_default();
+            let (count, last, sentence) = sums.entry(&known.reason).or_default();
+            *sentence = &known.sentence;
             *count = count.saturating_add(known.count);
             *last = (*last).max(millis(&known.last));
         }
-        let rows = sums.into_iter().map(|(reason, (count, last))| ReasonRow {
+        let rows = sums.into_iter().map(|(reason, (count, last, sentence))| ReasonRow {
             reason: reason.to_owned(),
+            sentence: sentence.to_owned(),
             count,
             last,
         });
@@ -321,6 +340,7 @@ impl ReplicaState {
             refusals: Vec::new(),
             refused: Recent::default(),
             targets: Vec::new(),
+            restrictions: Vec::new(),
         }
     }
 
@@ -340,6 +360,7 @@ impl ReplicaState {
         };
         let shortened = reasons.into_iter().take(MAX_REASONS).map(|known| RefusalsByReason {
             reason: known.reason.chars().take(MAX_TEXT).collect(),
+            sentence: known.sentence.chars().take(MAX_TEXT).collect(),
             ..known
         });
         self.refusals = shortened.collect();
@@ -444,6 +465,7 @@ fn since_1970(moment: SystemTime) -> u64 {
 const MAX_GONE: usize = 20_000;
 /// More than the proxy has.
 const MAX_REASONS: usize = 100;
+const MAX_RESTRICTIONS: usize = 256;
 pub(super) const MAX_REFUSED: usize = 100;
 /// A busy hour has more; the replicas' access logs have them all.
 const MAX_ENDED: usize = 1000;
@@ -581,7 +603,13 @@ mod tests {
     fn refusals(reason: &str, count: u64) -> Option<Refusals> {
         let last = "1970-01-01T00:00:01.500Z".to_owned();
         let reason = reason.to_owned();
-        let reasons = vec![RefusalsByReason { reason, count, last }];
+        let sentence = String::new();
+        let reasons = vec![RefusalsByReason {
+            reason,
+            sentence,
+            count,
+            last,
+        }];
         Some(Refusals { reasons, past: None })
     }
 

@@ -7,6 +7,10 @@ use serde_json::{Value, json};
 use super::browser::{Browser, ENTER, ESCAPE, axe};
 use super::stage::{Desk, Pretender, target, tunnel};
 use super::{column, is_quiet, lists};
+use crate::harness::allow;
+use crate::harness::ports::Ports as _;
+use crate::harness::process::{Server, Settings};
+use crate::harness::target::Target;
 
 fn furnished() -> Pretender {
     let targets = vec![
@@ -125,6 +129,107 @@ fn a_phone_shows_everything_without_scrolling_sideways() {
     page.click("[data-view=tunnels]");
     page.run("const sorting = document.querySelector('#sorting'); sorting.value = 'bytes'; sorting.dispatchEvent(new Event('change'));");
     page.waits("document.querySelector('.head .bytes').getAttribute('aria-sort') === 'descending'");
+    is_quiet(&page);
+}
+
+/// The rows whose text has no room in its column, or more than it needs.
+const UNFIT: &str = "const cells = [...document.querySelectorAll('#grid-tunnels .rows .row:not([hidden]) .cell')]
+        .filter((cell) => getComputedStyle(cell).display !== 'none' && !cell.querySelector('canvas'));
+    const columns = new Map();
+    for (const cell of cells) {
+        const range = document.createRange();
+        range.selectNodeContents(cell);
+        const text = range.getBoundingClientRect().width;
+        const known = columns.get(cell.classList[1]) ?? { column: cell.clientWidth, text: 0 };
+        columns.set(cell.classList[1], { ...known, text: Math.max(known.text, text) });
+    }
+    return [...columns].filter(([, { column, text }]) => column < text - 1 || column > Math.max(90, text * 1.4 + 20))
+        .map(([name, { column, text }]) => `${name}: ${column} for ${text}`);";
+
+#[test]
+fn columns_are_as_wide_as_their_content_and_the_chart_as_the_page() {
+    let short = Pretender::start(vec![tunnel(3)], Vec::new());
+    let mut long = tunnel(3);
+    long["user.name"] = "system:serviceaccount:research-and-development:notebook".into();
+    long["target.service"] = "a-target-with-a-very-long-name-indeed".into();
+    let long = Pretender::start(vec![long], Vec::new());
+    for replica in [short, long] {
+        let desk = Desk::of(&[replica.address]);
+        let page = desk.page();
+        page.resize(1900, 700);
+        lists(&page, 1);
+        page.waits("document.querySelector('#grid-tunnels .rows .row:not([hidden]) .client')");
+        assert_eq!(page.run(UNFIT), json!([]));
+        // What is drawn reaches both ends.
+        page.waits("document.body.dataset.answers > 3");
+        let drawn = page.run(
+            "const chart = document.querySelector('#sum-chart');
+            const { data } = chart.getContext('2d').getImageData(0, 0, chart.width, chart.height);
+            const middle = (x) => { for (let y = 8; y < chart.height - 8; y += 1) if (data[4 * (y * chart.width + x) + 3]) return true; return false; };
+            return [chart.getBoundingClientRect().right > innerWidth - 20, middle(3), middle(chart.width - 4)];",
+        );
+        assert_eq!(drawn, json!([true, true, true]));
+        is_quiet(&page);
+    }
+}
+
+/// The words that go on in another line, the cells that are over another one, and the width of the page.
+const BROKEN: &str = "const texts = document.createTreeWalker(document.querySelector('.work'), NodeFilter.SHOW_TEXT);
+    const broken = [];
+    while (texts.nextNode()) {
+        const { data, parentElement } = texts.currentNode;
+        if (!parentElement.checkVisibility()) continue;
+        for (const word of data.matchAll(/[^\\s\\-\\/]+/g)) {
+            const range = document.createRange();
+            range.setStart(texts.currentNode, word.index);
+            range.setEnd(texts.currentNode, word.index + word[0].length);
+            if (new Set([...range.getClientRects()].map((one) => Math.round(one.top))).size > 1) broken.push(word[0]);
+        }
+    }
+    const cells = [...document.querySelectorAll('td')].filter((cell) => cell.checkVisibility());
+    const over = cells.filter((cell) => cells.some((other) => {
+        const [one, two] = [cell, other].map((place) => place.getBoundingClientRect());
+        return cell !== other && one.left < two.right - 1 && two.left < one.right - 1 && one.top < two.bottom - 1 && two.top < one.bottom - 1;
+    }));
+    return [broken, over.map((cell) => cell.textContent), document.documentElement.scrollWidth];";
+
+#[test]
+fn no_word_is_broken_and_no_text_is_over_another() {
+    let (one, other) = (Target::listen(), Target::listen());
+    let list = allow(&[
+        ("devbox.team-a:22", one.address()),
+        ("gpu-box.research:22", other.address()),
+    ]);
+    let server = Server::with(&Settings::new(&list));
+    for name in ["devbox.team-a:22", "gpu-box.research:22"] {
+        let target = if name.starts_with("dev") { &one } else { &other };
+        let (client, mut service) = server.tunnel(name, target);
+        drop(client);
+        assert!(service.rest().is_empty());
+    }
+    assert!(
+        server
+            .answer("notebook.of.nobody.example.com:22")
+            .starts_with("HTTP/1.1 403 ")
+    );
+    let block = r#"{"kind": "block", "user": "alice@example.com", "reason": "it loops all the time", "for": "10m"}"#;
+    assert_eq!(server.tell_admin("PUT", "/restrictions", block).status, 200);
+    let desk = Desk::of(&[server.admin()]);
+    let page = desk.page();
+    page.waits("document.querySelector('#count-ended').textContent === '2'");
+    for (view, filled) in [
+        ("targets", "#grid-targets .rows .row"),
+        ("refusals", "#refusal-latest tbody tr"),
+        ("replicas", "#restrictions tbody tr"),
+        ("ended", "#ended-latest tbody tr"),
+    ] {
+        page.click(&format!("[data-view={view}]"));
+        page.waits(&format!("document.querySelector('{filled}')"));
+        for width in [390, 1200] {
+            page.resize(width, 844);
+            assert_eq!(page.run(BROKEN), json!([[], [], width]), "{view}");
+        }
+    }
     is_quiet(&page);
 }
 

@@ -46,7 +46,7 @@ function* points(ring, tick) {
 }
 
 function path(pen, ring, tick, most, area) {
-  const step = area.width / (ring.length - 1);
+  const step = area.width / Math.max(1, ring.length - 1);
   let x = area.left;
   let began = false;
   pen.beginPath();
@@ -105,19 +105,27 @@ export function sparkline(canvas, history, tick) {
   line(pen, history.down, tick, most, area, theme().down, true);
 }
 
-/** Draws the same with a scale: `label` makes the text at its top. */
+/** The values that a ring has so far, the oldest first. */
+function known(ring, tick) {
+  const values = [...points(ring, tick)];
+  const first = values.findIndex((value) => !Number.isNaN(value));
+  return first < 0 ? [] : values.slice(first);
+}
+
+/** Draws what is known over the whole width, with a scale: `label` makes the text at its top. */
 export function chart(canvas, history, tick, label) {
   const drawn = prepare(canvas);
   if (!drawn) return;
   const { pen, width, height } = drawn;
-  const most = largest(history.down, history.up);
+  const [down, up] = [known(history.down, tick), known(history.up, tick)];
+  const most = largest(down, up);
   const area = { left: 0, width, bottom: height - 2, height: height - 16 };
   pen.fillStyle = theme().line;
   pen.fillRect(0, height - 1, width, 1);
   pen.fillRect(0, area.bottom - area.height, width, 1);
   if (most) {
-    line(pen, history.up, tick, most, area, theme().up, false);
-    line(pen, history.down, tick, most, area, theme().down, true);
+    line(pen, up, up.length - 1, most, area, theme().up, false);
+    line(pen, down, down.length - 1, most, area, theme().down, true);
   }
   pen.fillStyle = theme().text;
   pen.font = "11px system-ui, sans-serif";

@@ -8,7 +8,7 @@ import { help, isAsking } from "./dialogs.js";
 import { count, plural, rate } from "./format.js";
 import { Grid } from "./grid.js";
 import { Model, select, words } from "./model.js";
-import { ended, kindOf, refusals, replicas } from "./pages.js";
+import { ended, kindOf, refusals, replicas, restrictions } from "./pages.js";
 import { onFinished, targetActions, tunnelActions } from "./questions.js";
 
 const at = (id) => document.getElementById(id);
@@ -116,7 +116,10 @@ function show() {
   else if (view === "targets") showTargets();
   else at("matches").textContent = "";
   if (view === "refusals") refusals(model, words(at("search").value));
-  if (view === "replicas") replicas(model.replicas);
+  if (view === "replicas") {
+    replicas(model.replicas);
+    restrictions(model.restrictions);
+  }
   if (view === "ended") ended(model, words(at("search").value));
   details.update();
 }

@@ -3,7 +3,7 @@
 import { Refused, call } from "./api.js";
 import { chart } from "./chart.js";
 import { describe } from "./dialogs.js";
-import { authority, bytes, duration, moment, plural, rate } from "./format.js";
+import { authority, bytes, duration, moment, plural, rate, visible } from "./format.js";
 
 const at = (id) => document.getElementById(id);
 
@@ -86,7 +86,9 @@ function anchorOf({ address, "user.name": user, since, connections, is_standby: 
 
 /** The end of a dial in one line. */
 function dial(last) {
-  return last ? `${last.error || "connected"} at ${moment(Date.parse(last.at))}` : "";
+  if (!last) return "";
+  const at = moment(Date.parse(last.at));
+  return last.error ? `${last.sentence || last.error} at ${at} (${last.error})` : `connected at ${at}`;
 }
 
 function linesOfTarget(row) {
@@ -98,6 +100,7 @@ function linesOfTarget(row) {
     ...(facts.anchors ?? []).map((anchor) => ["anchor", anchorOf(anchor)]),
     ["last dial", dial(facts.last_dial)],
     ["not confirmed since", facts.unconfirmed_since ? moment(Date.parse(facts.unconfirmed_since)) : ""],
+    ...(facts.remarks ?? []).map((remark) => ["remark", visible(remark)]),
     ["tunnels", String(facts.tunnels)],
     ["cordoned", facts.is_cordoned ? "yes, by every replica" : by.length ? `by ${by.join(", ")}` : "no"],
   ];

@@ -3,6 +3,10 @@
 
 import { forgetSizes } from "./chart.js";
 
+/** The width of a column with a drawing, and the least one of a column with names, in pixels. */
+const [DRAWN, LEAST] = [90, 70];
+const pen = document.createElement("canvas").getContext("2d");
+
 /** Rows above and below what is in view. */
 const OVERSCAN = 6;
 
@@ -17,6 +21,10 @@ export class Grid {
   active = null;
   #slots = [];
   #order = new Map();
+  /** The width of each column's widest text so far. It never shrinks, so that no update moves the columns to and fro. */
+  #widths = [];
+  #isWider = true;
+  #font = "";
 
   /** `columns`: id, title, text(row), and optionally draw(canvas, row), value(row), isDown. */
   constructor(root, { columns, sort, onOpen, onSort, onActive, decorate }) {
@@ -28,8 +36,10 @@ export class Grid {
     this.root.append(this.body);
     this.root.addEventListener("scroll", () => this.draw(), { passive: true });
     this.root.addEventListener("keydown", (event) => this.#key(event));
+    this.#widths = columns.map(({ title, draw }) => (draw ? DRAWN : this.#measure(`${title} ↓`)));
     new ResizeObserver(() => {
       forgetSizes();
+      this.#isWider = true;
       this.draw();
     }).observe(this.root);
   }
@@ -94,7 +104,27 @@ export class Grid {
       this.#fill(slot, index, high);
     }
     for (const slot of this.#slots) if (!used.has(slot)) this.#hide(slot);
+    if (this.#isWider) this.#layOut();
     this.#pointAtActive();
+  }
+
+  /** The width of a text in the list, the head of a sorted column included. */
+  #measure(text) {
+    if (!this.#font) {
+      const { fontSize, fontFamily } = getComputedStyle(this.root);
+      this.#font = `600 ${fontSize} ${fontFamily}`;
+    }
+    pen.font = this.#font;
+    return Math.ceil(pen.measureText(text).width);
+  }
+
+  /** Makes the columns as wide as their texts; those of names are narrower where there is no room. */
+  #layOut() {
+    const seen = this.columns.map((column, number) => [column, this.#widths[number]])
+      .filter(([{ header }]) => getComputedStyle(header).display !== "none");
+    const tracks = seen.map(([{ hint }, wide]) => `minmax(${hint ? Math.min(wide, LEAST) : wide}px, ${wide}px)`);
+    this.root.style.setProperty("--columns", tracks.join(" "));
+    this.#isWider = false;
   }
 
   #sizes() {
@@ -184,6 +214,8 @@ export class Grid {
       const text = column.text(item);
       if (own.text === text) return;
       own.content.data = own.text = text;
+      const wide = this.#measure(text);
+      if (wide > this.#widths[number]) [this.#widths[number], this.#isWider] = [wide, true];
       if (column.hint) own.cell.title = text;
     });
   }

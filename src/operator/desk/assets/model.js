@@ -15,6 +15,7 @@ export class Model {
   targets = [];
   replicas = [];
   refusals = { reasons: [], latest: [] };
+  restrictions = [];
   /** The tunnels that have ended, the last one first. Null until the desk was asked for them, at `endedAt`. */
   ended = null;
   endedVersion = "";
@@ -38,6 +39,7 @@ export class Model {
     this.replicas = state.replicas;
     this.targets = state.targets.map(targetRow);
     this.refusals = shown(state.refusals);
+    this.restrictions = shown(state.restrictions);
     this.endedCount = state.ended;
     this.missed = state.missed;
     for (const key of state.gone) this.tunnels.delete(key);

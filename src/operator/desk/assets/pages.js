@@ -15,13 +15,18 @@ function put(place, text) {
   if (place.textContent !== text) place.textContent = text;
 }
 
-function tableRow(cells, numbers = []) {
+/** Shows a sentence, and its code small. A replica of an older version has no sentence. */
+function explain(place, sentence, code) {
+  const text = sentence || code;
+  if (place.firstChild?.data === `${text} ` && place.lastChild.textContent === code) return;
+  place.replaceChildren(`${text} `, Object.assign(document.createElement("small"), { textContent: text === code ? "" : code }));
+}
+
+/** Makes rows whose cells have these classes. */
+function tableRow(classes) {
   return () => {
     const row = document.createElement("tr");
-    for (let index = 0; index < cells; index += 1) {
-      const cell = row.insertCell();
-      if (numbers.includes(index)) cell.className = "number";
-    }
+    for (const name of classes) row.insertCell().className = name;
     return row;
   };
 }
@@ -29,19 +34,22 @@ function tableRow(cells, numbers = []) {
 /** Shows the refusals. */
 export function refusals({ refusals: told }, words) {
   const has = (text) => words.every((word) => text.toLowerCase().includes(word));
-  const reasons = told.reasons.filter(({ reason }) => has(reason));
-  fill(at("refusal-reasons").tBodies[0], reasons, tableRow(3, [1]), (row, one) => {
+  const reasons = told.reasons.filter(({ reason, sentence }) => has(`${sentence} ${reason}`));
+  fill(at("refusal-reasons").tBodies[0], reasons, tableRow(["", "number", ""]), (row, one) => {
     const [reason, number, last] = row.cells;
-    put(reason, one.reason);
+    explain(reason, one.sentence, one.reason);
     put(number, count(one.count));
     put(last, clock(one.last));
   });
-  const latest = told.latest.filter((one) => has([one.reason, one["client.address"], userOf(one), one.authority, one.replica].join(" ")));
-  fill(at("refusal-latest").tBodies[0], latest, tableRow(5), (row, one) => {
+  const latest = told.latest.filter((one) => has([one.sentence, one.reason, one["client.address"], userOf(one), one.authority, one.replica].join(" ")));
+  fill(at("refusal-latest").tBodies[0], latest, tableRow(["when", "why", "who", "what", ""]), (row, one) => {
     const client = userOf(one) ? `${userOf(one)} · ${one["client.address"]}` : one["client.address"];
     const others = one.others ? ` (and ${count(one.others)} others of its network)` : "";
-    const reason = `${one.reason}${one.count > 1 ? ` × ${count(one.count)}` : ""}${others}`;
-    [clock(one.at), reason, client, one.authority || "–", one.replica].forEach((text, index) => put(row.cells[index], text ?? ""));
+    const sentence = one["authorization.reason"] || one.sentence || one.reason;
+    const [when, why, ...further] = row.cells;
+    put(when, clock(one.at));
+    explain(why, `${sentence}${one.count > 1 ? ` × ${count(one.count)}` : ""}${others}`, one.reason);
+    [client, one.authority || "–", one.replica].forEach((text, index) => put(further[index], text ?? ""));
   });
   at("refusal-reasons").hidden = !told.reasons.length;
   for (const id of ["refusals-recent", "refusal-latest"]) at(id).hidden = !told.latest.length;
@@ -97,29 +105,44 @@ export function replicas(list) {
   });
 }
 
+/** Shows the limits and blocks of users, clients and targets. */
+export function restrictions(list) {
+  for (const id of ["restrictions-title", "restrictions"]) at(id).hidden = !list.length;
+  fill(at("restrictions").tBodies[0], list, tableRow(["who", "what", "when", "much", "why", ""]), (row, one) => {
+    const of = [["user", one["user.name"]], ["client", one["client.address"]], ["target", one.target]];
+    const rates = [["download", one.download], ["upload", one.upload]];
+    const words = (pairs) => pairs.filter(([, text]) => text).map((pair) => pair.join(" ")).join(", ");
+    const effect = one.kind === "block" ? "no new tunnels" : words(rates);
+    const cells = [words(of), effect, duration(one.left_ms), plural(one.tunnels, "tunnel"), one.reason, one.replica];
+    cells.forEach((text, index) => put(row.cells[index], text ?? ""));
+  });
+}
+
 /** Shows the tunnels that have ended, and why. */
 export function ended({ ended: told, endedCount, missed, replicas: list }, words) {
   const notes = list.filter(({ deaf }) => deaf).map(({ name, deaf }) => `The ends of ${name} are not listed now: ${deaf}.`);
   if (missed) notes.push(`${plural(missed, "event")} came too fast for the desk: some ends may be missing here.`);
   at("ended-note").hidden = !notes.length;
   put(at("ended-note"), notes.join("\n"));
-  const has = ({ search, facts }) => words.every((word) => `${search} ${why(facts)}`.toLowerCase().includes(word));
+  const has = ({ search, facts }) => words.every((word) => `${search} ${why(facts)} ${facts.reason}`.toLowerCase().includes(word));
   const found = (told ?? []).filter(has);
-  fill(at("ended-latest").tBodies[0], found, tableRow(6), (row, { client, user, target, replica, facts }) => {
+  fill(at("ended-latest").tBodies[0], found, tableRow(["when", "why", "who", "what", "much", ""]), (row, { client, user, target, replica, facts }) => {
     const moved = (Number(facts.bytes_sent) || 0) + (Number(facts.bytes_received) || 0);
     const lasted = `${duration(Number(facts.age_ms) || 0)} · ${bytes(moved)}`;
-    const cells = [clock(facts.at), why(facts), user ? `${user} · ${client}` : client, target, lasted, replica];
-    cells.forEach((text, index) => put(row.cells[index], text ?? ""));
+    const [when, reason, ...further] = row.cells;
+    put(when, clock(facts.at));
+    explain(reason, why(facts), facts.reason);
+    [user ? `${user} · ${client}` : client, target, lasted, replica].forEach((text, index) => put(further[index], text ?? ""));
   });
   at("ended-latest").hidden = !found.length;
   at("empty-ended").hidden = !told || found.length > 0;
   put(at("empty-ended"), told?.length ? "Nothing matches the search." : endedCount ? "No tunnel has ended in the last hour." : "No tunnel has ended.");
 }
 
-/** The reason of an end, by which side, and an operator's words. */
+/** The reason of an end in words, with an operator's own. */
 function why(facts) {
   const words = facts["operator.reason"];
-  return `${facts.reason} (${facts.closed_by})${words ? `: ${words}` : ""}`;
+  return `${facts.sentence || facts.reason}${words ? `: ${words}` : ""}`;
 }
 
 /** `ok`, `draining` or `silent`. */
