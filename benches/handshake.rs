@@ -49,7 +49,7 @@ async fn ours(stream: TcpStream) -> (TcpStream, usize) {
     authority
         .expect("the request is there")
         .expect("the request is a good one");
-    let (Stream::Tcp(stream), early) = exchange.accept().await.expect("the client is there") else {
+    let (Stream::Tcp(stream), early) = exchange.accept(None).await.expect("the client is there") else {
         unreachable!("it was a socket");
     };
     (stream, early.len())

@@ -6,7 +6,7 @@ pub(crate) mod boxed;
 pub(crate) mod file;
 #[cfg(feature = "server")]
 pub(crate) mod fnv;
-#[cfg(feature = "server")]
+#[cfg(feature = "anchor")]
 pub mod follow;
 pub(crate) mod json;
 pub mod platform;

@@ -1,6 +1,7 @@
 //! Protocols that several programs share: sessions, registrations, tickets, JWTs, notices, phrases, SSH disconnects.
 
 pub(crate) mod end_notice;
+pub mod host_key;
 pub mod jwt;
 pub mod phrase;
 pub mod registration;

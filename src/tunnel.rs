@@ -4,6 +4,7 @@ pub mod dial;
 pub mod direction;
 pub mod drain;
 pub mod exposition;
+pub mod host_key_files;
 pub mod http2;
 pub mod limits;
 pub mod outcome;

@@ -1,6 +1,7 @@
 //! The allowlist: the names that clients may request, and their targets. A lookup reads an immutable table, which a
 //! writer replaces as a whole, so that readers never wait.
 
+pub use self::host_keys::TargetKeys;
 pub use self::static_target::{AnchorUsers, StaticTarget};
 pub use self::table::{Allowlist, ClusterView, Options, Suffixes};
 pub use self::target::{ClientNames, DialsIn, Endpoints, LastDial, Target, TargetId, TargetRules, UserLists};
@@ -8,6 +9,7 @@ pub use self::wake::{WakeRequest, WakeRequests, WakeResult};
 pub use self::workload::{Stop, Workload, WorkloadKind, Workloads};
 pub use self::writer::{Change, ServiceTarget, Writer};
 
+mod host_keys;
 mod static_target;
 mod table;
 mod target;

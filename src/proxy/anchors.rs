@@ -19,6 +19,7 @@ pub use self::options::Options;
 use crate::base::authority::Authority;
 use crate::base::random::random;
 use crate::policy::allowlist::{Target, TargetId};
+use crate::protocol::host_key::HostKeys;
 use crate::protocol::registration::ReplicaList;
 use crate::tunnel::dial::Upstream;
 use crate::tunnel::http2::Stream;
@@ -36,6 +37,7 @@ pub struct Anchors {
     /// The replicas that an anchor has to be connected to.
     pub replicas: watch::Sender<ReplicaList>,
     are_taken: AtomicBool,
+    is_publishing: AtomicBool,
     registered: Mutex<HashMap<TargetId, Vec<Arc<Anchor>>>>,
     /// Notified when an anchor has registered.
     changed: Notify,
@@ -57,6 +59,8 @@ pub struct Anchor {
     pub since: SystemTime,
     /// The streams of its connection.
     pub streams: Streams,
+    /// The host keys of its SSH server.
+    pub host_keys: HostKeys,
     dials: Arc<Slots>,
     /// The streams that are open or being opened.
     pub tunnels: Arc<Slots>,
@@ -102,6 +106,7 @@ impl Anchors {
             replica: id.unwrap_or_else(by_chance),
             replicas: watch::Sender::new(ReplicaList::Count(replicas)),
             are_taken: AtomicBool::new(false),
+            is_publishing: AtomicBool::new(true),
             registered: Mutex::default(),
             changed: Notify::new(),
             numbers: AtomicU64::new(0),
@@ -116,6 +121,16 @@ impl Anchors {
     /// Sets whether anchors may dial in.
     pub fn set_taken(&self, are_taken: bool) {
         self.are_taken.store(are_taken, Ordering::Relaxed);
+    }
+
+    /// Returns whether clients are sent the host keys of anchors.
+    pub fn is_publishing(&self) -> bool {
+        self.is_publishing.load(Ordering::Relaxed)
+    }
+
+    /// Sets whether clients are sent the host keys of anchors.
+    pub fn set_publishing(&self, is_publishing: bool) {
+        self.is_publishing.store(is_publishing, Ordering::Relaxed);
     }
 
     /// Returns whether a target has reached its limit of anchors.
@@ -224,6 +239,7 @@ impl Anchor {
             addresses,
             since: SystemTime::now(),
             streams,
+            host_keys: HostKeys::default(),
             dials: Arc::new(Slots::exactly(MAX_DIALS)),
             tunnels: Arc::new(Slots::new(None)),
             unanswered: AtomicU32::new(0),

@@ -47,6 +47,8 @@ pub struct Config {
     pub access_kubeconfig: Option<PathBuf>,
     /// The anchors that dial in; `None` if only static targets may have any.
     pub anchors: Option<anchors::Options>,
+    /// True if the host keys of anchors are sent to clients.
+    pub anchor_keys: bool,
     /// The targets of the configuration, each with a name of its own.
     pub targets: Vec<StaticTarget>,
     /// The cluster with further targets, if there is one.
@@ -99,6 +101,7 @@ impl Config {
             access: _,
             access_kubeconfig: _,
             anchors,
+            anchor_keys: _,
             targets: _,
             cluster: _,
             limits: _,

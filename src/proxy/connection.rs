@@ -22,8 +22,9 @@ use self::tunnel::Tunnel;
 use crate::base::boxed::boxed;
 use crate::policy::access::Mode;
 use crate::policy::allowlist::{Endpoints, Target, WakeResult};
+use crate::protocol::host_key::{KeySource, PublishedKeys};
 use crate::proxy::anchors::{AnchorStream, DialTimeouts};
-use crate::proxy::http::{ConnectRequest, CredentialPolicy, Exchange, Purpose};
+use crate::proxy::http::{ConnectRequest, CredentialPolicy, Exchange, HostKeysField, Purpose};
 use crate::tunnel::dial::{self, DialError};
 use crate::tunnel::http2;
 use crate::tunnel::limits::queue::QueueTimeouts;
@@ -148,7 +149,11 @@ async fn serve_request<'a>(mut exchange: Exchange, mut pending: PendingRequest<'
         Mode::Open => CredentialPolicy::Ignored,
         Mode::Report | Mode::Enforce => CredentialPolicy::Read,
     };
-    let connected = match pending.step(exchange.read_head(credentials)).await {
+    let request = pending.step(exchange.read_head(credentials)).await;
+    let wants_keys = request
+        .as_ref()
+        .is_ok_and(|request| request.host_keys == HostKeysField::Wanted);
+    let connected = match request {
         Ok(request) if request.purpose == Purpose::Registration => {
             let registered = boxed(register(exchange, request, pending));
             return registered.await.map(AnsweredRequest::Connection);
@@ -170,7 +175,8 @@ async fn serve_request<'a>(mut exchange: Exchange, mut pending: PendingRequest<'
     };
     // The tunnel counts as open before its client has the 200: from then on a drain closes it.
     let open = drain.opened();
-    let (downstream, early) = match exchange.accept().await {
+    let keys = wants_keys.then(|| host_keys(&reservation, pending.shared)).flatten();
+    let (downstream, early) = match exchange.accept(keys.as_ref()).await {
         Ok(accepted) => accepted,
         Err(refusal) => {
             pending.refuse_unanswered(refusal);
@@ -182,6 +188,17 @@ async fn serve_request<'a>(mut exchange: Exchange, mut pending: PendingRequest<'
         record: pending.record.established(&reservation.target, open),
         reservation,
     }))
+}
+
+/// Returns the host keys of the target, for a client that asks for them; `None` if none may be published here. Without
+/// keys of the configuration, of an annotation and of an anchor that dials in, the lines of one that listens count.
+fn host_keys(reservation: &Reservation, shared: &Shared) -> Option<PublishedKeys> {
+    reservation.target.host_keys().or_else(|| {
+        let anchor = reservation.anchor.as_ref();
+        let keys = anchor.map(|tunnel| tunnel.anchor.host_keys.clone()).unwrap_or_default();
+        let source = KeySource::Anchor;
+        shared.anchors.is_publishing().then_some(PublishedKeys { source, keys })
+    })
 }
 
 /// Authorizes the request, takes its slots, and dials its target.

@@ -2,6 +2,7 @@
 
 use serde::Deserialize;
 
+use crate::protocol::host_key::PublishedKeys;
 use crate::protocol::ssh_disconnect::Disconnect;
 use crate::tunnel::http2::Request;
 use crate::tunnel::outcome::{Refusal, RefusalReason};
@@ -14,8 +15,8 @@ pub mod http1;
 mod http2;
 
 pub use self::client_program::ClientProgram;
-pub(crate) use self::exchange::NamedSession;
 pub use self::exchange::{ConnectRequest, CredentialPolicy, Purpose};
+pub(crate) use self::exchange::{HostKeysField, NamedSession};
 use self::http1::Http1Exchange;
 
 /// How a port sends refusals.
@@ -93,16 +94,16 @@ impl Exchange {
         }
     }
 
-    /// Sends the 200, which repeats the marker of an end notice. Returns the stream of the tunnel, and the bytes after
+    /// Sends the 200, which repeats the marker of an end notice and has these host keys. Returns the stream of the tunnel, and the bytes after
     /// the head. The head and these bytes are at most 16 KiB together.
     ///
     /// # Errors
     /// [`RefusalReason::ClientDisconnected`].
-    pub async fn accept(self) -> Result<(Stream, Vec<u8>), RefusalReason> {
+    pub async fn accept(self, host_keys: Option<&PublishedKeys>) -> Result<(Stream, Vec<u8>), RefusalReason> {
         match self {
-            Self::Http1(exchange) => exchange.accept().await,
+            Self::Http1(exchange) => exchange.accept(host_keys).await,
             // Early data is in the stream.
-            Self::Http2(request) => Ok((http2::accept(*request)?, Vec::new())),
+            Self::Http2(request) => Ok((http2::accept(*request, host_keys)?, Vec::new())),
         }
     }
 

@@ -20,7 +20,7 @@ use self::capacity::Capacity;
 pub use self::listeners::BindError;
 use self::listeners::PublicPorts;
 pub use self::reload::LoadConfig;
-use self::reload::{Reload, keep_reloading};
+use self::reload::{Reload, keep_reloading, poll_host_keys};
 use crate::base::follow::{ReadFailure, ReadPool};
 use crate::daemon::admin as admin_port;
 use crate::daemon::logging::Logs;
@@ -150,6 +150,8 @@ impl App {
         tokio::spawn(async move { shared.access_log.keep_writing_counts().await });
         let shared = Arc::clone(&self.shared);
         tokio::spawn(async move { shared.registry.keep_judging().await });
+        let host_keys = poll_host_keys(Arc::clone(&self.reload));
+        let _host_keys = AbortOnDropHandle::new(tokio::spawn(host_keys));
         let wanted = Arc::new(Notify::new());
         let reloads = keep_reloading(self.load, self.reload, Arc::clone(&self.shared), Arc::clone(&wanted));
         let _reloads = AbortOnDropHandle::new(tokio::spawn(reloads));
@@ -321,6 +323,7 @@ fn anchors(config: &Config) -> Anchors {
     }
     let anchors = Anchors::new(pod.map(Into::into), options.replicas.unwrap_or(NonZeroU32::MIN));
     anchors.set_taken(config.takes_anchors());
+    anchors.set_publishing(config.anchor_keys);
     anchors
 }
 

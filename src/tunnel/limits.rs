@@ -157,6 +157,8 @@ pub struct UsableAnnotations {
     pub allowed_users: bool,
     /// `dials-in`: anchors may dial in.
     pub dials_in: bool,
+    /// `host-keys`: those of annotations are published.
+    pub host_keys: bool,
 }
 
 /// All limits of a process.

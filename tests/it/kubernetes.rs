@@ -12,6 +12,7 @@ mod dial_in;
 mod forbidden;
 mod guards;
 mod history;
+mod host_keys;
 mod import;
 pub(crate) mod lab;
 mod live;

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::num::NonZeroU32;
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -11,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::base::values::{self, boolean, timeout, unless};
 use crate::kubernetes::options::Options;
 use crate::policy::allowlist::{ClientNames, Stop, UserLists, Workload, WorkloadKind, Workloads};
+use crate::protocol::host_key::HostKeys;
 use crate::tunnel::limits::{Limits, Rate, Size, TargetLimits, TunnelLimits};
 use crate::tunnel::proxy_header::Version;
 
@@ -48,6 +50,8 @@ pub(crate) struct Annotations {
     pub(crate) report_activity: Option<Box<Workload>>,
     /// `stopped`: no new tunnel, and nothing is started.
     pub(crate) stopped: Option<Stop>,
+    /// `host-keys`: the keys of the SSH server, which clients are sent.
+    pub(crate) host_keys: Option<Box<HostKeys>>,
 }
 
 /// The longest idle time of a tunnel. An enum, because JSON cannot tell `Some(None)` from `None`.
@@ -154,6 +158,7 @@ impl ParsedAnnotations {
             "wake" => values.wake = Some(Box::new(values::read(text, Workload::from_str)?)),
             "report-activity" => values.report_activity = Some(Box::new(values::read(text, notebook)?)),
             "stopped" => values.stopped = values::read(text, |text| unless("false", text, Stop::from_str))?,
+            "host-keys" => values.host_keys = Some(Box::new(values::read(text, HostKeys::from_str)?)),
             // The label that puts a Service on the allowlist; as an annotation it has no effect.
             "expose" => {}
             _ => return Err(format!("unknown annotation; known here: {KNOWN}")),
@@ -230,6 +235,8 @@ pub(crate) fn find_unmet(annotations: &Annotations, limits: &Limits, options: &O
     };
     let without_users = "no effect: `access.mode` of this proxy is `open`, so every client reaches the Service";
     let without_clients = "no client of this proxy has a certificate, so every client is refused";
+    let without_keys = "no effect: `allowlist.host_keys` of this proxy lacks `annotation`";
+    let hides_keys = annotations.host_keys.is_some() && !usable.host_keys;
     let keeps_ssh_only = annotations.ssh_only == Some(false) && ceiling.ssh_only && limits.ssh_only;
     let checks = [
         (
@@ -270,11 +277,11 @@ pub(crate) fn find_unmet(annotations: &Annotations, limits: &Limits, options: &O
             "report-activity",
             off("report_activity"),
         ),
+        (hides_keys, "host-keys", without_keys.to_owned()),
     ];
     let unmet = checks.into_iter().filter(|(is_unmet, ..)| *is_unmet);
-    unmet
-        .map(|(_, key, reason)| AnnotationError::new(key, reason))
-        .collect()
+    let errors = unmet.map(|(_, key, reason)| AnnotationError::new(key, reason));
+    errors.collect()
 }
 
 /// Returns the largest burst that an annotation may ask for: the bytes of one second at the lower of the ceiling's
@@ -288,6 +295,15 @@ fn largest_burst(limits: &Limits) -> Size {
 /// Returns whether anchors serve a Service, instead of its endpoints.
 pub(crate) fn dials_in(annotations: &Annotations, limits: &Limits) -> bool {
     annotations.dials_in == Some(true) && limits.annotations.dials_in
+}
+
+/// Returns the host keys that clients of a Service are sent; `None` without any.
+pub(crate) fn host_keys(annotations: &Annotations, limits: &Limits) -> Option<Arc<HostKeys>> {
+    let keys = annotations
+        .host_keys
+        .as_deref()
+        .filter(|_| limits.annotations.host_keys);
+    keys.cloned().map(Arc::new)
 }
 
 /// Returns the workloads behind a Service that this proxy starts or reports activity to. None is started if anchors serve
@@ -358,7 +374,7 @@ const MAX_LIST: usize = 8 << 10;
 
 /// The names of all annotations, without the prefix.
 const KNOWN: &str = "port, download, upload, burst, max-tunnels, idle-timeout, ssh-only, allowed-clients, allowed-users, \
-                     allowed-groups, send-proxy-protocol, dials-in, wake, report-activity, stopped";
+                     allowed-groups, send-proxy-protocol, dials-in, wake, report-activity, stopped, host-keys";
 
 #[cfg(test)]
 mod tests {
@@ -387,6 +403,8 @@ mod tests {
         assert_eq!((faults.len(), asked.max_tunnels), (MAX_FAULTS, Some(0)));
     }
 
+    const ED25519: &str = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEB";
+
     #[test]
     fn every_annotation_is_read() {
         let (asked, port, faults) = parsed(&[
@@ -404,11 +422,11 @@ mod tests {
             ("wake", "statefulset/devbox"),
             ("report-activity", "notebook/devbox"),
             ("stopped", "until 1970-01-01T01:00:00+01:00"),
+            ("host-keys", &format!("{ED25519} root@devbox\n")),
             ("port", "2222"),
             ("expose", "true"),
         ]);
-        assert_eq!(faults, []);
-        assert_eq!(port, Some(PortSelector::Number(2222)));
+        assert_eq!((faults, port), (Vec::new(), Some(PortSelector::Number(2222))));
         let users = ["alice@example.com", "system:serviceaccount:n:ci"];
         let (users, groups) = (users.map(Into::into).into(), ["ops"].map(Into::into).into());
         assert_eq!(
@@ -427,6 +445,7 @@ mod tests {
                 wake: Some(Box::new("statefulset/devbox".parse().unwrap())),
                 report_activity: Some(Box::new("notebook/devbox".parse().unwrap())),
                 stopped: Some(Stop::Until(UNIX_EPOCH)),
+                host_keys: Some(Box::new(ED25519.parse().unwrap())),
             }
         );
         let json = serde_json::to_string(&asked).unwrap();
@@ -466,6 +485,9 @@ mod tests {
             ("wake", "devbox"),
             ("wake", "statefulset/a/scale"),
             ("report-activity", "statefulset/devbox"),
+            ("host-keys", ""),
+            ("host-keys", "ssh-dss AAAA"),
+            ("host-keys", &format!("{ED25519}\nssh-ed25519 AAAA")),
             ("downlaod", "1MiB/s"),
             ("upload", "\u{1b}[31m\n"),
         ] {

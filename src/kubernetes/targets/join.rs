@@ -10,10 +10,10 @@ use std::sync::Arc;
 use super::address_filter::AddressFilter;
 use super::endpoints::{self, Selection};
 use super::notices::ServiceNotice;
-use crate::kubernetes::objects::annotations::{dials_in, effective_limits, find_unmet, workloads};
+use crate::kubernetes::objects::annotations::{dials_in, effective_limits, find_unmet, host_keys, workloads};
 use crate::kubernetes::objects::model::{Key, Kind, Object, Service, ServicePort, Slice};
 use crate::kubernetes::options::Options;
-use crate::policy::allowlist::{Change, DialsIn, ServiceTarget, TargetId, TargetRules};
+use crate::policy::allowlist::{Change, DialsIn, ServiceTarget, TargetId, TargetKeys, TargetRules};
 use crate::tunnel::limits::Limits;
 
 /// The operator's policy for turning Services into targets. They may change at runtime.
@@ -363,6 +363,7 @@ impl ClusterObjects {
                 dials_in: dials_in.then(DialsIn::default),
                 workloads: workloads(&service.annotations, &self.policy.options, dials_in),
                 stopped: service.annotations.stopped,
+                host_keys: host_keys(&service.annotations, &self.policy.limits).map(TargetKeys::Annotation),
             },
         })
     }

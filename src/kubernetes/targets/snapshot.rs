@@ -210,7 +210,7 @@ mod tests {
             r#"[[{"namespace":"n","name":"a"},{"Service":{"external":false,"publishes_not_ready":false,"#,
             r#""port":{"number":22,"name":"ssh","is_implied":false},"annotations":{"download":null,"upload":"#,
             r#""1MiB/s","burst":null,"max_tunnels":3,"idle_timeout":"Off","allowed_clients":null,"user_lists":null,"#,
-            r#""send_proxy_header":"v2","ssh_only":false,"dials_in":null,"wake":null,"report_activity":null,"stopped":null},"#,
+            r#""send_proxy_header":"v2","ssh_only":false,"dials_in":null,"wake":null,"report_activity":null,"stopped":null,"host_keys":null},"#,
             r#""faults":[{"key":"download","reason":"x","is_without_port":false}]}}],[{"namespace":"n","name":"a-1"},"#,
             r#"{"Slice":{"service":"a","ports":[{"name":"ssh","number":2222}],"endpoints":[{"address":"10.0.0.1","#,
             r#""state":"Terminating","node":"worker","hostname":""}],"unusable_ports":[],"has_unusable_address":false}}],"#,

@@ -1,6 +1,7 @@
 //! A static target: one of the configuration or of a flag, and not of a cluster.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -10,6 +11,7 @@ use super::target::{ClientNames, DialsIn, UserLists};
 use crate::base::authority::Authority;
 use crate::base::values::{self, unless};
 use crate::base::yaml::forms::{self, Schema};
+use crate::tunnel::host_key_files::HostKeyFiles;
 use crate::tunnel::limits::TunnelOverrides;
 use crate::tunnel::proxy_header;
 
@@ -46,6 +48,9 @@ pub struct StaticTarget {
     /// The groups that may reach it.
     #[serde(default, deserialize_with = "forms::some_list::<UserName, _, _>")]
     pub allowed_groups: Option<Box<[Box<str>]>>,
+    /// The files with its host keys, which clients are sent.
+    #[serde(default, deserialize_with = "forms::some_list::<KeyFile, _, _>")]
+    pub host_keys: Option<HostKeyFiles>,
 }
 
 /// The users that may serve a static target as its anchors.
@@ -91,6 +96,8 @@ forms::forms! {
         at least one: "at least one name is needed; without the key every client is allowed";
     UserName: Box<str> = values::user_name, Schema::Text,
         at least one: "at least one name is needed";
+    KeyFile: PathBuf = |text: &str| Ok::<_, String>(PathBuf::from(text)), Schema::Text,
+        at least one: "at least one file is needed";
     AnchorUser: Box<str> = values::user_name, Schema::Text, at least one: "at least one name is needed";
 }
 
@@ -125,6 +132,7 @@ impl FromStr for StaticTarget {
             allowed_clients: None,
             allowed_users: None,
             allowed_groups: None,
+            host_keys: None,
         })
     }
 }

@@ -15,9 +15,11 @@ use tokio::sync::Notify;
 use tokio::time::sleep;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFuture};
 
+use super::host_keys::TargetKeys;
 use super::workload::{Stop, Workloads};
 use crate::base::boxed::boxed;
 use crate::net::tls::CertificateNames;
+use crate::protocol::host_key::PublishedKeys;
 use crate::protocol::phrase::Phrase;
 use crate::tunnel::direction::{Both, Direction};
 use crate::tunnel::limits::TargetLimits;
@@ -151,6 +153,8 @@ pub struct TargetRules {
     pub workloads: Workloads,
     /// The stop by its owner, if there is one.
     pub stopped: Option<Stop>,
+    /// Its host keys; `None` if neither the configuration nor an annotation has any.
+    pub host_keys: Option<TargetKeys>,
 }
 
 /// An SSH server on the allowlist. Its tunnels share it, so that changes of its limits and its removal reach them.
@@ -339,6 +343,11 @@ impl Target {
     /// Returns its anchors, if it is a target that dials in.
     pub fn dials_in(&self) -> Option<DialsIn> {
         self.rules.load().dials_in.clone()
+    }
+
+    /// Returns the host keys that the configuration or an annotation publishes; `None` without any.
+    pub fn host_keys(&self) -> Option<PublishedKeys> {
+        self.rules.load().host_keys.as_ref()?.published()
     }
 
     /// Completes when a tunnel that begins now has reached its longest life.

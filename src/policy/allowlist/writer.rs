@@ -7,6 +7,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use parking_lot::{Mutex, MutexGuard};
 use tracing::warn;
 
+use super::host_keys::TargetKeys;
 use super::static_target::StaticTarget;
 use super::table::{Allowlist, ClusterView, Options, Route, Shard, Statics, Table, shard_of};
 use super::target::{DialsIn, Endpoints, STATIC, Target, TargetId, TargetRules};
@@ -80,6 +81,7 @@ impl Writer {
                 dials_in: target.dials_in.clone().map(DialsIn::from),
                 workloads: Workloads::default(),
                 stopped: None,
+                host_keys: target.host_keys.clone().map(TargetKeys::Files),
             });
             let endpoints = Endpoints {
                 proxy_header: target.send_proxy_header,

@@ -7,12 +7,13 @@ use std::path::PathBuf;
 use serde::Deserialize;
 
 use super::{Config, Overrides, listen};
-use crate::base::yaml::forms;
+use crate::base::yaml::forms::{self, Schema};
 use crate::daemon::admin::ScrapeNetworks;
 use crate::kubernetes;
 use crate::net::tls;
 use crate::policy::access;
 use crate::policy::allowlist::StaticTarget;
+use crate::protocol::host_key::KeySource;
 use crate::proxy::anchors;
 use crate::proxy::connection::{Port, Timeouts};
 use crate::tunnel::drain;
@@ -42,14 +43,32 @@ pub(super) struct ConfigFile {
 }
 
 /// The keys of `allowlist`.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct AllowlistFile {
     /// True if a request that `ssh_only` or `access` would refuse is only reported.
     pub(super) report_only: bool,
+    /// The sources whose host keys are sent to clients.
+    #[serde(deserialize_with = "forms::list::<PublishedBy, _, _>")]
+    pub(super) host_keys: Vec<KeySource>,
     #[serde(rename = "static", deserialize_with = "forms::items")]
     pub(super) targets: Vec<StaticTarget>,
     pub(super) kubernetes: Option<kubernetes::Options>,
+}
+
+forms::forms! {
+    PublishedBy: KeySource = str::parse::<KeySource>, Schema::Words(&["config", "annotation", "anchor"]);
+}
+
+impl Default for AllowlistFile {
+    fn default() -> Self {
+        Self {
+            report_only: false,
+            host_keys: KeySource::ALL.into(),
+            targets: Vec::new(),
+            kubernetes: None,
+        }
+    }
 }
 
 /// The keys of `limits`.
@@ -100,8 +119,12 @@ impl ConfigFile {
             allowed_clients: self.requests_client_certificates(),
             allowed_users: self.access.mode != access::Mode::Open,
             dials_in: self.anchors.is_some(),
+            host_keys: self.allowlist.host_keys.contains(&KeySource::Annotation),
         };
         let mut targets = self.allowlist.targets;
+        if !self.allowlist.host_keys.contains(&KeySource::Config) {
+            targets.iter_mut().for_each(|target| target.host_keys = None);
+        }
         let mut indices: HashMap<_, _> = targets.iter().map(|target| target.name.clone()).zip(0..).collect();
         for target in &overrides.allow {
             let next = targets.len();
@@ -120,6 +143,7 @@ impl ConfigFile {
             access: self.access,
             access_kubeconfig,
             anchors: self.anchors,
+            anchor_keys: self.allowlist.host_keys.contains(&KeySource::Anchor),
             targets,
             cluster: self.allowlist.kubernetes,
             limits: Limits {

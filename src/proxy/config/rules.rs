@@ -9,6 +9,7 @@ use http::uri::Scheme;
 use super::file::ConfigFile;
 use super::{Config, Overrides, listen};
 use crate::base;
+use crate::base::follow::ReloadResult;
 use crate::base::yaml::field::Field;
 use crate::kubernetes::files;
 use crate::net::tls::{ClientAuth, Settings, TlsFile};
@@ -16,6 +17,7 @@ use crate::policy::access::passwords::PasswordFile;
 use crate::policy::access::{self, Issuer, Jwks, Mode, oidc};
 use crate::policy::allowlist::StaticTarget;
 use crate::proxy::connection::Timeouts;
+use crate::tunnel::host_key_files::HostKeyFiles;
 
 /// Reports the faults of the file, and returns its settings, overridden by the flags. `top`: the file, for the positions.
 pub(super) fn check(mut file: ConfigFile, overrides: &Overrides, top: &Field<'_>) -> Config {
@@ -228,6 +230,10 @@ fn targets(targets: &[StaticTarget], list: &Field<'_>, knows_clients: bool) {
     list.items().for_each(|entry| ways(&entry));
     let mut lines = HashMap::new();
     for (target, entry) in targets.iter().zip(list.items()) {
+        if let Some(ReloadResult::Invalid(faults)) = target.host_keys.as_ref().map(HostKeyFiles::reload) {
+            let field = entry.at("host_keys");
+            faults.into_iter().for_each(|fault| field.dispensable_fault(fault));
+        }
         let (name, field) = (&target.name, entry.at("name"));
         // A name of two targets would be ambiguous.
         if let Some(line) = lines.insert(name, field.line()) {

@@ -62,6 +62,7 @@ access:
   tickets: {enabled: true, ttl: 4h, secret: ssh/tickets}
 anchors: {replicas: auto, service: ingress}
 allowlist:
+  host_keys: [config, annotation]
   static:
     - name: Devbox.Local.:22
       addresses: ["127.0.0.1:2222", "[fd00::1]:22"]
@@ -204,6 +205,7 @@ fn limits() -> Limits {
             allowed_clients: false,
             allowed_users: true,
             dials_in: true,
+            host_keys: true,
         },
         ..Limits::default()
     }
@@ -257,6 +259,7 @@ fn every_key_is_read() {
             service: "ingress".into(),
         }),
         access_kubeconfig: Some("/etc/switchboard/kubeconfig".into()),
+        anchor_keys: false,
         targets: targets(),
         cluster: Some(cluster()),
         limits: limits(),

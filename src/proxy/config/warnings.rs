@@ -30,6 +30,12 @@ fn without_effect(config: &Config, top: &Field<'_>) {
             section.warning("no effect without `enabled: true`");
         }
     }
+    for (target, entry) in config.targets.iter().zip(top.at("allowlist.static").items()) {
+        let files = entry.at("host_keys");
+        if files.is_given() && target.host_keys.is_none() {
+            files.warning("no effect: `allowlist.host_keys` lacks `config`");
+        }
+    }
     let service = top.at("anchors.service");
     if service.is_given() && config.anchors.as_ref().is_some_and(|own| own.replicas.is_some()) {
         service.warning("no effect: `replicas` is a number; `auto` reads this Service");

@@ -17,6 +17,7 @@ use crate::base::authority::Authority;
 use crate::base::boxed::boxed;
 use crate::policy::access::TunnelGrant;
 use crate::policy::allowlist::Target;
+use crate::protocol::host_key::HostKeys;
 use crate::protocol::registration::{
     DRAINING_PATH, REPLICA_FIELD, REPLICAS_FIELD, REPLICAS_PATH, ReplicaList, UPGRADE,
 };
@@ -36,6 +37,8 @@ struct Admission {
     /// Keeps the user's limits alive.
     _owner: Arc<LimitOwner>,
     _slot: Slot,
+    /// The host keys of its SSH server.
+    host_keys: HostKeys,
     /// The list of replicas: each change since the admission is still to be sent.
     replicas: watch::Receiver<ReplicaList>,
 }
@@ -79,7 +82,8 @@ async fn admit(request: ConnectRequest, pending: &mut PendingRequest<'_>) -> Res
         return Err(RefusalReason::MethodNotAllowed.into());
     }
     let serves = request.authority.clone();
-    let (target, grant) = authorize_anchor(request, pending).await?;
+    let host_keys = request.host_keys.published().cloned().unwrap_or_default();
+    let (target, grant) = boxed(authorize_anchor(request, pending)).await?;
     if shared.anchors.is_full(target.id()) {
         return Err(RefusalReason::TargetAnchorsFull.into());
     }
@@ -94,6 +98,7 @@ async fn admit(request: ConnectRequest, pending: &mut PendingRequest<'_>) -> Res
         grant,
         _owner: owner,
         _slot: slot,
+        host_keys,
     })
 }
 
@@ -118,6 +123,7 @@ async fn carry(admission: Admission, stream: Stream, early: Vec<u8>, mut pending
         target,
         grant,
         replicas,
+        host_keys,
         ..
     } = &admission;
     let Ok((streams, preface, driven)) = Streams::begin(stream, early).await else {
@@ -136,7 +142,8 @@ async fn carry(admission: Admission, stream: Stream, early: Vec<u8>, mut pending
     };
     let user = grant.user_name();
     let register = |()| {
-        let anchor = Anchor::new(serves.clone(), user, addresses, streams);
+        let mut anchor = Anchor::new(serves.clone(), user, addresses, streams);
+        anchor.host_keys = host_keys.clone();
         let registered = shared.anchors.register(target.id(), anchor);
         registered.map_err(RefusalReason::label)
     };

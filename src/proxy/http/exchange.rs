@@ -5,6 +5,7 @@ use std::time::Duration;
 use crate::base::authority::Authority;
 use crate::policy::access::credentials::credential::{Credential, CredentialError};
 use crate::protocol::end_notice::Marker;
+use crate::protocol::host_key::{HostKeys, PublishedKeys};
 use crate::protocol::resume::keys::SessionId;
 use crate::tunnel::outcome::{Refusal, RefusalReason};
 
@@ -23,6 +24,41 @@ pub struct ConnectRequest {
     pub(crate) session: Option<NamedSession>,
     /// True if the request must start no workload.
     pub(crate) no_wake: bool,
+    /// The host keys that it asks for, or publishes.
+    pub(crate) host_keys: HostKeysField,
+}
+
+/// The field [`host_key::FIELD`](crate::protocol::host_key::FIELD) of a request.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum HostKeysField {
+    /// It is not there, or not understood.
+    Absent,
+    /// A client asks for the keys of its target.
+    Wanted,
+    /// An anchor publishes the keys of its SSH server.
+    Published(HostKeys),
+}
+
+impl HostKeysField {
+    /// Parses the values of a request's fields.
+    pub(super) fn parse<'a>(mut values: impl Iterator<Item = &'a [u8]>) -> Self {
+        let text = values.next().and_then(|value| str::from_utf8(value).ok());
+        match text {
+            Some("?1") => Self::Wanted,
+            Some(text) => text
+                .parse()
+                .map_or(Self::Absent, |published: PublishedKeys| Self::Published(published.keys)),
+            None => Self::Absent,
+        }
+    }
+
+    /// Returns the keys that an anchor publishes.
+    pub(crate) fn published(&self) -> Option<&HostKeys> {
+        match self {
+            Self::Published(keys) => Some(keys),
+            Self::Absent | Self::Wanted => None,
+        }
+    }
 }
 
 /// A session that a request names.

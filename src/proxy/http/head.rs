@@ -2,8 +2,11 @@
 
 use httparse::{Error, Header, Request, Status};
 
-use super::exchange::{ConnectRequest, CredentialPolicy, Purpose, WAKE_FIELD, credential, no_wake, session};
+use super::exchange::{
+    ConnectRequest, CredentialPolicy, HostKeysField, Purpose, WAKE_FIELD, credential, no_wake, session,
+};
 use crate::protocol::end_notice;
+use crate::protocol::host_key;
 use crate::protocol::registration;
 use crate::tunnel::outcome::{Malformed, RefusalReason};
 
@@ -85,6 +88,7 @@ pub fn parse(bytes: &[u8], credentials: CredentialPolicy) -> Result<Option<Head>
             end_marker: end_notice::marker(values(request.headers, end_notice::FIELD)),
             session: session(|name| values(request.headers, name).next()),
             no_wake: no_wake(values(request.headers, WAKE_FIELD)),
+            host_keys: HostKeysField::parse(values(request.headers, host_key::FIELD)),
         },
         length,
         version,

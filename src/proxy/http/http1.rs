@@ -12,6 +12,7 @@ use super::head::{self, Head, MAX_HEAD_BYTES, Version};
 use crate::base::secret;
 use crate::net::transport::{Reader as _, Transport, read_more, send_all};
 use crate::protocol::end_notice::Marker;
+use crate::protocol::host_key::PublishedKeys;
 use crate::protocol::ssh_disconnect::{Code, Disconnect};
 use crate::tunnel::outcome::{Malformed, Refusal, RefusalReason, refusal_of};
 use crate::tunnel::stream::Stream;
@@ -123,10 +124,10 @@ impl Http1Exchange {
     }
 
     /// Writes the response in one piece: corkscrew reads it by one read.
-    pub(super) async fn accept(mut self) -> Result<(Stream, Vec<u8>), RefusalReason> {
-        let sent = match self.end_marker {
-            None => self.send(CONFIRMATION).await,
-            Some(marker) => self.send(confirmation(marker).as_bytes()).await,
+    pub(super) async fn accept(mut self, keys: Option<&PublishedKeys>) -> Result<(Stream, Vec<u8>), RefusalReason> {
+        let sent = match (self.end_marker, keys) {
+            (None, None) => self.send(CONFIRMATION).await,
+            (marker, keys) => self.send(confirmation(marker, keys).as_bytes()).await,
         };
         sent.map_err(|_| RefusalReason::ClientDisconnected)?;
         Ok((self.stream, self.buffer))
@@ -185,9 +186,12 @@ fn response(refusal: &Refusal, version: Version) -> String {
     answer + "\r\n" + &body(refusal)
 }
 
-/// Returns the 200 for a client that asks for an end notice.
-fn confirmation(marker: Marker) -> String {
-    format!("HTTP/1.1 200 Connection established\r\nSwitchboard-End: {marker}\r\n\r\n")
+/// Returns the 200 for a client that asks for an end notice or for host keys.
+fn confirmation(marker: Option<Marker>, keys: Option<&PublishedKeys>) -> String {
+    let marker = marker.map(|marker| format!("Switchboard-End: {marker}\r\n"));
+    let keys = keys.map(|keys| format!("Switchboard-Host-Keys: {keys}\r\n"));
+    let fields: String = marker.into_iter().chain(keys).collect();
+    format!("HTTP/1.1 200 Connection established\r\n{fields}\r\n")
 }
 
 /// No field at all, which every client understands and every client's buffer holds (RFC 9110 section 9.3.6 forbids

@@ -4,10 +4,11 @@ use h2::Reason;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, header};
 
 use super::exchange::{
-    ConnectRequest, CredentialPolicy, Purpose, WAKE_FIELD, body, credential, fields, no_wake, session,
+    ConnectRequest, CredentialPolicy, HostKeysField, Purpose, WAKE_FIELD, body, credential, fields, no_wake, session,
 };
 use crate::base::authority::Authority;
 use crate::protocol::end_notice::{self, Marker};
+use crate::protocol::host_key::{self, PublishedKeys};
 use crate::tunnel::http2::Request;
 use crate::tunnel::outcome::{Malformed, Refusal, RefusalReason, refusal_of};
 use crate::tunnel::stream::Stream;
@@ -44,6 +45,7 @@ pub(super) fn read_head(request: &Request, credentials: CredentialPolicy) -> Res
         end_marker: end_marker(&head.headers),
         session: session(|name| values(&head.headers, name).next()),
         no_wake: no_wake(values(&head.headers, WAKE_FIELD)),
+        host_keys: HostKeysField::parse(values(&head.headers, host_key::FIELD)),
     })
 }
 
@@ -60,12 +62,14 @@ pub(super) async fn client_gone(request: &mut Request) -> RefusalReason {
 ///
 /// # Errors
 /// [`RefusalReason::ClientDisconnected`].
-pub(super) fn accept(request: Request) -> Result<Stream, RefusalReason> {
+pub(super) fn accept(request: Request, host_keys: Option<&PublishedKeys>) -> Result<Stream, RefusalReason> {
     let mut answer = Response::new(());
-    if let Some(marker) = end_marker(&request.head.headers)
-        && let Ok(marker) = marker.to_string().try_into()
-    {
-        answer.headers_mut().insert(end_notice::FIELD, marker);
+    let marker = end_marker(&request.head.headers).map(|marker| (end_notice::FIELD, marker.to_string()));
+    let host_keys = host_keys.map(|keys| (host_key::FIELD, keys.to_string()));
+    for (name, value) in marker.into_iter().chain(host_keys) {
+        if let Ok(value) = value.try_into() {
+            answer.headers_mut().insert(name, value);
+        }
     }
     let stream = request.answer(answer).map_err(|_| RefusalReason::ClientDisconnected)?;
     Ok(stream.into())

@@ -9,15 +9,16 @@ use tokio::sync::Notify;
 use tokio::task::spawn_blocking;
 use tracing::{error, info, warn};
 
-use super::access_sources::AccessSources;
+use super::access_sources::{AccessSources, log_unread};
 use super::capacity::Capacity;
 use super::certificate_poll;
-use crate::base::follow::{ReadFailure, ReadPool};
+use crate::base::follow::{ReadFailure, ReadPool, ReloadResult, follow};
 use crate::kubernetes::{self, Controller};
 use crate::policy::allowlist::Writer;
 use crate::proxy::config::{Config, LoadedConfig, Report, Severity};
 use crate::proxy::connection::Shared;
 use crate::proxy::metrics::Metrics;
+use crate::tunnel::host_key_files::POLL_INTERVAL;
 use crate::tunnel::limits::Limits;
 
 /// Reads the configuration: at the start, and at every reload.
@@ -57,6 +58,25 @@ pub(super) async fn keep_reloading(
             }
         }
     }
+}
+
+/// Reads the files with host keys of static targets again, for as long as the process runs.
+pub(super) async fn poll_host_keys(reload: Arc<Mutex<Reload>>) {
+    let read = move || {
+        let targets = reload.lock().config.targets.clone();
+        for (name, files) in targets
+            .iter()
+            .filter_map(|target| Some((&target.name, target.host_keys.as_ref()?)))
+        {
+            let found = files.reload();
+            log_unread(&found, &format!("the host keys of {name}"));
+            if found == ReloadResult::Loaded {
+                info!("the host keys of {name} have changed");
+            }
+        }
+    };
+    let report = |error| error!("the host keys of targets were {error}: they stay as they were");
+    follow(|| POLL_INTERVAL, &Notify::new(), read, report).await;
 }
 
 fn failed(metrics: &Metrics) {
@@ -101,6 +121,7 @@ impl Reload {
         // Before the targets, so that a new target is never open to clients without permission, and user lists
         // that no longer apply end no tunnel.
         shared.anchors.set_taken(config.takes_anchors());
+        shared.anchors.set_publishing(config.anchor_keys);
         self.users.apply(&config, shared);
         self.writer.publish(&config.targets, &config.limits);
         shared.clients.set(config.limits.client_limits());

@@ -37,6 +37,8 @@ pub(crate) struct Tunnel {
     stream: BufStream<TcpStream>,
     /// The address at which the pod says that it was reached.
     pub(crate) pod: SocketAddr,
+    /// The lines of the answer after the status.
+    pub(crate) fields: Vec<String>,
 }
 
 impl Proxy {
@@ -284,9 +286,11 @@ async fn connect(from: Option<IpAddr>, authority: &str, fields: &str) -> Result<
         let phrase = words.next().unwrap_or_default().to_owned();
         return Err(Refused { status, phrase });
     }
+    let mut fields = Vec::new();
     while line != "\r\n" {
         line.clear();
         assert_ne!(stream.read_line(&mut line).await.unwrap(), 0, "the head has no end");
+        fields.extend(Some(line.trim_end().to_owned()).filter(|field| !field.is_empty()));
     }
     line.clear();
     // A pod that hangs up at once has no name.
@@ -295,7 +299,7 @@ async fn connect(from: Option<IpAddr>, authority: &str, fields: &str) -> Result<
         .trim_end()
         .strip_prefix("SSH-2.0-")
         .and_then(|pod| pod.parse().ok());
-    pod.map(|pod| Tunnel { stream, pod }).ok_or(Refused {
+    pod.map(|pod| Tunnel { stream, pod, fields }).ok_or(Refused {
         status,
         phrase: format!("a tunnel to no pod of ours, which said {line:?}"),
     })

@@ -277,7 +277,7 @@ fn zoned(from_now: Duration, hours: i64) -> String {
 }
 
 /// Waits for an Event of that reason about a Service of `team-a`, whose message begins so.
-async fn told(stage: &Stage, reason: &str, message: &str) -> Value {
+pub(super) async fn told(stage: &Stage, reason: &str, message: &str) -> Value {
     let mut found = Value::Null;
     eventually(&format!("an Event {reason}: {message}"), async || {
         let events = stage.api.objects("events", "team-a");

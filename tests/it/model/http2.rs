@@ -123,7 +123,7 @@ impl<C: Wire, D: Transport> Downstream for Http2<C, D> {
                 async move {
                     let mut exchange = Exchange::from(request);
                     exchange.read_head(CredentialPolicy::Ignored).await.unwrap();
-                    let (stream, early) = exchange.accept().await.unwrap();
+                    let (stream, early) = exchange.accept(None).await.unwrap();
                     relayed(stream, early).await;
                 }
             },

@@ -145,7 +145,7 @@ fn each_fault_of_a_static_target_is_reported() {
         (
             "name: a:1, addresses: [1.1.1.1:1], rate: 1",
             ".rate: unknown key; known here: name, addresses, dials_in, limits, ssh_only, send_proxy_protocol, allowed_clients, \
-             allowed_users, allowed_groups",
+             allowed_users, allowed_groups, host_keys",
         ),
         (
             "name: a:1, addresses: [1.1.1.1:1], send_proxy_protocol: yes",
