@@ -11,6 +11,7 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -26,6 +27,7 @@ use self::shared::{MAX_HANDSHAKES, SHUTDOWN_TIMEOUT, Shared};
 pub use self::target_addr::TargetAddr;
 use self::target_addr::{TargetDialer, is_self};
 use crate::base::authority::Authority;
+use crate::base::follow::{ReloadResult, follow};
 use crate::daemon::admin::{self, DrainStatus, Handlers, Routes};
 use crate::daemon::logging::Logs;
 use crate::daemon::readiness::{Condition, Readiness};
@@ -33,6 +35,7 @@ use crate::net::listener;
 use crate::protocol::resume::keys::{AgreementKey, CryptoError};
 use crate::protocol::resume::reason::EndReason;
 use crate::tunnel::exposition::{self, raise_to};
+use crate::tunnel::host_key_files::{HostKeyFiles, POLL_INTERVAL};
 use crate::tunnel::limits::TotalCaps;
 use crate::tunnel::limits::descriptors::{FdLimit, TooFewFds};
 use crate::tunnel::limits::slots::Slots;
@@ -113,6 +116,9 @@ impl Anchor {
             TargetAddr::Address(_) | TargetAddr::Name(_) => {}
         }
         let shared = Arc::new(share(options, own_addr, descriptors, logs)?);
+        if let Some(files) = &shared.host_keys {
+            read_host_keys(files);
+        }
         let (readiness, drain_request) = (Readiness::default(), CancellationToken::new());
         let listening = readiness.require("listener");
         let coverage =
@@ -158,6 +164,9 @@ impl Anchor {
         // Logs at once if the target's name has no address. The anchor still serves: a later lookup may find one.
         let dialer = Arc::clone(&shared.dialer);
         tokio::spawn(async move { dialer.addresses().await });
+        if let Some(files) = shared.host_keys.clone() {
+            tokio::spawn(follow_host_keys(files));
+        }
         drop(self.listening);
         let stopped = async {
             tokio::select! {
@@ -183,6 +192,25 @@ impl Anchor {
         }
         shared.lines.report();
     }
+}
+
+/// Reads the files of host keys, and logs why they are not published.
+fn read_host_keys(files: &HostKeyFiles) {
+    match files.reload() {
+        ReloadResult::Loaded => info!("host keys loaded"),
+        ReloadResult::Invalid(faults) => faults
+            .iter()
+            .for_each(|fault| warn!("a host key is not published: {fault}")),
+        ReloadResult::Deferred(reason) => warn!("the host keys cannot be read now: {reason}"),
+        ReloadResult::Unchanged => {}
+    }
+}
+
+/// Reads the files of host keys again, for as long as the process runs.
+async fn follow_host_keys(files: HostKeyFiles) {
+    let read = move || read_host_keys(&files);
+    let report = |error| warn!("the host keys were {error}");
+    follow(|| POLL_INTERVAL, &Notify::new(), read, report).await;
 }
 
 /// Spawns the handshake of an accepted connection.
@@ -230,6 +258,7 @@ fn share(options: Options, own_addr: SocketAddr, descriptors: FdLimit, logs: Log
     Ok(Shared {
         dialer: Arc::new(TargetDialer::new(options.to.clone(), own_addr)),
         key: AgreementKey::generate()?,
+        host_keys: options.host_key_files(),
         sessions: Arc::new(SessionRegistry::new(sessions, options.memory)?),
         handshakes: UnfinishedSet::new(NonZeroU32::new(half(fitting.unfinished))),
         plain: Arc::new(Slots::new(NonZeroU32::new(sessions))),

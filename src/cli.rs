@@ -15,6 +15,7 @@ mod completions;
 mod config;
 mod connect;
 mod forward;
+mod known_hosts;
 mod output;
 #[cfg(feature = "server")]
 mod server;
@@ -26,6 +27,7 @@ use self::completions::{Completions, Manual};
 use self::config::{CONFIG_EXAMPLE, ConfigFlags};
 use self::connect::{CONNECT_EXAMPLE, Connect};
 use self::forward::{FORWARD_EXAMPLE, Forward};
+use self::known_hosts::{KNOWN_HOSTS_EXAMPLE, KnownHostsFlags};
 use self::output::{USAGE, to_stderr};
 use self::usage_error::usage_error;
 
@@ -43,6 +45,7 @@ pub(crate) fn run() -> ExitCode {
         Task::Anchor(options) => anchor::anchor(*options, given()),
         Task::Connect(options) => connect::connect(*options, given()),
         Task::Forward(options) => forward::forward(*options, given()),
+        Task::KnownHosts(flags) => known_hosts::known_hosts(*flags, given()),
         #[cfg(not(feature = "server"))]
         Task::Check(options) => client_check::check(options),
         Task::Ticket(options) => ticket::make(&options),
@@ -95,6 +98,9 @@ enum Task {
     /// Print or install the block of ssh_config(5) that sends names through the proxy, or check the connection to a name
     #[command(after_help = CONFIG_EXAMPLE)]
     Config(Box<ConfigFlags>),
+    /// Print the host keys that the proxy publishes for names, as lines of known_hosts
+    #[command(after_help = KNOWN_HOSTS_EXAMPLE)]
+    KnownHosts(Box<KnownHostsFlags>),
     /// Report all faults of the client's file, and of the files that it names
     #[cfg(not(feature = "server"))]
     #[command(after_help = client_check::CHECK_EXAMPLE)]

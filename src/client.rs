@@ -1,14 +1,16 @@
-//! The programs of users: `connect`, which is the ProxyCommand, `forward`, `config`, and `ticket`.
+//! The programs of users: `connect`, which is the ProxyCommand, `forward`, `config`, `known-hosts`, and `ticket`.
 
 pub mod check;
 pub mod configuration;
 mod connect;
 pub mod forward;
+pub mod known_hosts;
 mod options;
 pub mod proxy_settings;
 pub mod ssh_config;
 mod stderr;
 pub mod ticket;
+mod user_file;
 
 pub use self::connect::command;
 pub use self::options::{Options, Settings};

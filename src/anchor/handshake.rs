@@ -10,11 +10,13 @@ use tokio::sync::mpsc::error::SendError;
 use tokio::time::{Instant, timeout_at};
 
 use super::dial::{TargetDial, silence};
+use super::link::Link;
 use super::plain::PlainConnection;
 use super::registry::{Connection, Resumption};
 use super::session::SessionTask;
 use super::shared::Shared;
 use crate::base::boxed::boxed;
+use crate::protocol::host_key;
 use crate::protocol::resume::HANDSHAKE_TIMEOUT;
 use crate::protocol::resume::frame::Frame;
 use crate::protocol::resume::handshake::anchor_handshake::{
@@ -134,6 +136,12 @@ async fn accept(connection: Connection, shared: &Arc<Shared>) -> Result<ClientKi
     let deadline = connection.accepted + HANDSHAKE_TIMEOUT;
     // Does not fail: an anchor without random bytes does not start.
     let session_handshake = AnchorHandshake::new(&shared.key).map_err(|_| HandshakeFailure::Closed)?;
+    // One that dials in has published its keys in its registration.
+    let lines = match &connection.stream {
+        Link::Socket(_) => host_key::lines(&shared.host_keys()),
+        Link::Stream(_) => String::new(),
+    };
+    let session_handshake = session_handshake.after(lines);
     let mut handshake = Handshake {
         dial: TargetDial::new(&shared.dialer, connection.accepted + silence(shared.sessions.len())),
         connection,

@@ -8,7 +8,8 @@ use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, Command, ValueHint};
 use switchboard::client;
 use switchboard::client::configuration::{self, Configuration};
-use switchboard::client::proxy_settings::{ProxySettings, Resume, variable};
+use switchboard::client::known_hosts::{HostKeyOutput, KnownHosts};
+use switchboard::client::proxy_settings::{ProxySettings, Resume, is_none, variable};
 use switchboard::uplink::credentials::{self, Source};
 use switchboard::uplink::{self, ClientCertPaths, ForwardProxy, ProxyUrl, Scheme, Trust};
 
@@ -55,9 +56,14 @@ impl ClientFlags {
             credentials,
             timeout: uplink::DEFAULT_TIMEOUT,
         };
+        let file = own.known_hosts.or(entry.known_hosts).or_else(KnownHosts::default_file);
+        let known_hosts = file
+            .filter(|file| !is_none(file))
+            .map(|file| KnownHosts::new(file, &target));
         Ok(client::Options {
             uplink,
             target,
+            host_keys: known_hosts.map(HostKeyOutput::File),
             session,
             wait: None,
             verbose: false,
@@ -148,7 +154,8 @@ impl ClientFlags {
                 continue;
             }
             for value in given.get_raw(name).into_iter().flatten() {
-                let whole: OsString = match argument.get_value_hint() == ValueHint::AnyPath {
+                let is_path = argument.get_value_hint() == ValueHint::AnyPath && value != "none";
+                let whole: OsString = match is_path {
                     true => std::path::absolute(value)?.into(),
                     false => value.into(),
                 };

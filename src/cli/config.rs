@@ -7,9 +7,10 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::error::ErrorKind;
 use clap::{ArgMatches, Args};
-use switchboard::client::check;
+use switchboard::client::known_hosts::{HostKeyOutput, KnownHosts};
 use switchboard::client::proxy_settings::ProxySettings;
 use switchboard::client::ssh_config::{Block, ConfigPaths, Route, System, installed};
+use switchboard::client::{self, check};
 use switchboard::uplink::ProxyUrl;
 
 use crate::cli::client_flags::ClientFlags;
@@ -30,6 +31,9 @@ pub(crate) struct ConfigFlags {
     /// The account on the targets
     #[arg(long, value_name = "NAME")]
     user: Option<String>,
+    /// Let ssh connect only where the host key is published or known, without a question
+    #[arg(long)]
+    strict: bool,
     /// Let further logins to a target share the connection of the first
     #[arg(long)]
     control_master: bool,
@@ -150,11 +154,14 @@ fn block(flags: &ConfigFlags, client: &ClientFlags) -> anyhow::Result<Block> {
         return Err(clap::Error::raw(ErrorKind::ArgumentConflict, PASSWORD).into());
     }
     // A contradiction of the arguments is reported now, and not at the first login.
-    let mut is_resumable = true;
+    let (mut is_resumable, mut files) = (true, Vec::new());
     for name in flags.name.iter().filter(|name| !name.starts_with('!')) {
         // Each name needs a proxy: of a flag, a variable, or an entry of the file.
         let options = client.options(format!("{}:22", example(name)))?;
         is_resumable &= options.session.is_some();
+        if files.is_empty() {
+            files = known_hosts(find_paths(&flags.write).ok().as_ref(), &example(name), &options)?;
+        }
     }
     let program = find_program().context("cannot tell the path of this program")?;
     let program = program.to_str().context("the path of this program is not UTF-8")?;
@@ -165,10 +172,39 @@ fn block(flags: &ConfigFlags, client: &ClientFlags) -> anyhow::Result<Block> {
         aliases: flags.alias.clone(),
         route: Route::Command(words),
         is_resumable,
+        known_hosts: files,
+        is_strict: flags.strict,
         user: flags.user.clone(),
         control_master: flags.control_master,
         system: System::OWN,
     })
+}
+
+/// Returns the files in which ssh is to look host keys up: those that it has for a host, and that of published keys. Empty
+/// if published keys are not written.
+pub(super) fn known_hosts(
+    paths: Option<&ConfigPaths>,
+    host: &str,
+    options: &client::Options,
+) -> anyhow::Result<Vec<String>> {
+    let Some(HostKeyOutput::File(known)) = &options.host_keys else {
+        return Ok(Vec::new());
+    };
+    let own = paths.map(|paths| paths.known_hosts(host)).transpose()?.flatten();
+    let mut files = own.unwrap_or_else(|| vec!["~/.ssh/known_hosts".to_owned()]);
+    // ssh expands `~` by the home of passwd(5), and our file is in that of HOME.
+    let is_default = KnownHosts::default_file().as_ref() == Some(&known.file);
+    files.push(
+        match is_default && ConfigPaths::of_user().is_some_and(|own| own.is_default) {
+            true => "~/.ssh/switchboard_known_hosts".to_owned(),
+            false => known
+                .file
+                .to_str()
+                .context("the path of --known-hosts is not UTF-8")?
+                .to_owned(),
+        },
+    );
+    Ok(files)
 }
 
 /// Returns the place that --write names, or the file that ssh reads.

@@ -7,6 +7,7 @@ use clap::builder::FalseyValueParser;
 use clap::error::ErrorKind;
 use clap::{ArgMatches, Args, Command, FromArgMatches};
 use switchboard::client;
+use switchboard::client::known_hosts::{self, HostKeyOutput};
 use switchboard::client::proxy_settings::ProxySettings;
 
 use crate::cli::client_flags::ClientFlags;
@@ -30,6 +31,9 @@ pub(crate) struct Connect {
     /// Print a failure on stderr even if ssh prints it, too
     #[arg(long, short, env = "SWITCHBOARD_VERBOSE", value_parser = FalseyValueParser::new())]
     verbose: bool,
+    /// Write published host keys under this HostKeyAlias of ssh, too (repeatable)
+    #[arg(long, value_name = "NAME", value_parser = known_hosts::alias)]
+    host_key_alias: Vec<String>,
     /// The target to reach through the proxy; `%h %p` in a ProxyCommand
     #[arg(value_name = "HOST:PORT|HOST")]
     target: String,
@@ -42,7 +46,10 @@ pub(crate) struct Connect {
 pub(crate) fn connect(options: Connect, given: ArgMatches) -> anyhow::Result<ExitCode> {
     refuse_a_stray_duration(&options)?;
     let settings = options.settings;
-    let reached = ClientFlags { settings, given }.options(joined(options.target, options.port))?;
+    let mut reached = ClientFlags { settings, given }.options(joined(options.target, options.port))?;
+    if let Some(HostKeyOutput::File(known)) = &mut reached.host_keys {
+        known.names.extend(options.host_key_alias);
+    }
     Ok(client::command(&client::Options {
         wait: options.wait,
         verbose: options.verbose,

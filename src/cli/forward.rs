@@ -12,7 +12,7 @@ use switchboard::client::proxy_settings::ProxySettings;
 use switchboard::client::ssh_config::{Block, Route, System};
 
 use super::client_flags::ClientFlags;
-use super::config::{find_paths, is_used, report, with_port};
+use super::config::{find_paths, is_used, known_hosts, report, with_port};
 use super::output::{print, to_stderr};
 
 /// The arguments of `forward`.
@@ -75,6 +75,10 @@ fn serve(flags: Forward, ends: &[End], given: ArgMatches) -> anyhow::Result<Exit
     for end in ends {
         let options = client.options(with_port(&end.name))?;
         let is_resumable = options.session.is_some();
+        let known_hosts = match flags.write {
+            Some(_) => known_hosts(Some(&find_paths(&flags.write)?), &end.alias(), &options)?,
+            None => Vec::new(),
+        };
         let mut address = flags.listen;
         address.set_port(end.port.unwrap_or(address.port()));
         let port = Port::bind(address, options)?;
@@ -86,7 +90,7 @@ fn serve(flags: Forward, ends: &[End], given: ArgMatches) -> anyhow::Result<Exit
                 end.name
             ));
         }
-        blocks.push(end.block(address, is_resumable));
+        blocks.push(end.block(address, is_resumable, known_hosts));
         ports.push(port);
     }
     // Once all ports are open: no block leads to another program's.
@@ -135,7 +139,7 @@ impl End {
     }
 
     /// Returns its block, for the address at which it listens.
-    fn block(&self, address: SocketAddr, is_resumable: bool) -> Block {
+    fn block(&self, address: SocketAddr, is_resumable: bool, known_hosts: Vec<String>) -> Block {
         let (host, port) = (self.target.host(), self.target.port());
         Block {
             names: vec![self.alias()],
@@ -150,6 +154,8 @@ impl End {
                 },
             },
             is_resumable,
+            known_hosts,
+            is_strict: false,
             user: None,
             control_master: false,
             system: System::OWN,

@@ -81,9 +81,11 @@ fn conceal(mut command: Command, error: Error) -> Error {
         Some(ContextValue::String(argument)) => !argument.starts_with('-'),
         Some(_) | None => false,
     };
-    let connects = env::args_os()
-        .nth(1)
-        .is_some_and(|task| ["connect", "config", "forward"].iter().any(|other| task == *other));
+    let connects = env::args_os().nth(1).is_some_and(|task| {
+        ["connect", "config", "forward", "known-hosts"]
+            .iter()
+            .any(|other| task == *other)
+    });
     let is_shown = !error.use_stderr() || !connects || !(stray || error.render().to_string().contains('@'));
     if is_shown {
         return error;

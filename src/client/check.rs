@@ -10,18 +10,23 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, duplex, split};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
+use self::host_key::NOT_PUBLISHED;
 use super::connect::run::{ProxyAccess, run};
 use super::connect::signals::{ExitRequest, ExitSignals};
 use super::connect::stdio::Stdio;
 use super::connect::{in_band, report, runtime};
+use super::known_hosts::{self, HostKeyOutput};
 use super::options::{Options, resumption};
-use super::stderr::{MAX_LINE, UserOutput};
+use super::stderr::{MAX_LINE, UserOutput, last_line};
 use crate::base::text::{chain, printable};
+use crate::protocol::host_key::PublishedKeys;
 use crate::uplink;
 use crate::uplink::dial::deadline::Step;
 use crate::uplink::dial::io::read_some;
 use crate::uplink::dial::url::Scheme;
 use crate::uplink::error::{ClientError, Retry};
+
+mod host_key;
 
 /// Checks a login, and prints on stdout its steps up to the one that fails.
 pub fn command(options: &Options) -> ExitCode {
@@ -30,10 +35,13 @@ pub fn command(options: &Options) -> ExitCode {
         Err(error) => return report(options, &error),
     };
     let mut access = ProxyAccess::default();
-    let found = runtime.block_on(check(options, &mut access));
+    let (found, published) = runtime.block_on(check(options, &mut access));
     // A lookup may still run.
     runtime.shutdown_background();
-    let text = table(options, access.dialer.step, &found);
+    let mut text = table(options, access.dialer.step, &found);
+    if found.is_ok() && options.host_keys.is_some() {
+        text += &host_key::step(&known_hosts::name(&options.target), published.as_ref());
+    }
     write!(io::stdout(), "{text}").unwrap_or_default();
     match found {
         Ok(_) => ExitCode::SUCCESS,
@@ -41,9 +49,39 @@ pub fn command(options: &Options) -> ExitCode {
     }
 }
 
-/// Logs in as far as the SSH identification, and returns it, or why there is none.
-async fn check(options: &Options, access: &mut ProxyAccess) -> Result<String, String> {
-    let mut options = options.clone();
+/// Prints the published host keys of a target as lines of known_hosts (sshd(8)), or on stderr why there are none.
+pub fn print_host_keys(options: &Options) -> ExitCode {
+    let runtime = match runtime() {
+        Ok(runtime) => runtime,
+        Err(error) => return report(options, &error),
+    };
+    let (found, published) = runtime.block_on(check(options, &mut ProxyAccess::default()));
+    runtime.shutdown_background();
+    let name = known_hosts::name(&options.target);
+    let error = match (found, published) {
+        (Ok(_), Some(PublishedKeys { keys, .. })) => {
+            let lines: String = keys.iter().map(|key| format!("{name} {key}\n")).collect();
+            write!(io::stdout(), "{lines}").unwrap_or_default();
+            return ExitCode::SUCCESS;
+        }
+        (Ok(_), None) => NOT_PUBLISHED.to_owned(),
+        (Err(error), _) => error,
+    };
+    last_line(&format!("{name}: {error}"));
+    ExitCode::FAILURE
+}
+
+/// Logs in as far as the SSH identification, and returns it, or why there is none; and the published host keys.
+async fn check(options: &Options, access: &mut ProxyAccess) -> (Result<String, String>, Option<PublishedKeys>) {
+    let (mut options, published) = (options.clone(), Arc::default());
+    if options.host_keys.is_some() {
+        options.host_keys = Some(HostKeyOutput::Memory(Arc::clone(&published)));
+    }
+    let found = identify(options, access).await;
+    (found, published.lock().take())
+}
+
+async fn identify(mut options: Options, access: &mut ProxyAccess) -> Result<String, String> {
     let remark = Arc::new(Mutex::new(resumption(options.session.is_some(), false).to_owned()));
     let kept = Arc::clone(&remark);
     if let Some(settings) = &mut options.session {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-use super::proxy_settings::{AmbiguousCredentials, ProxySettings};
+use super::proxy_settings::{AmbiguousCredentials, ProxySettings, is_none};
 use super::ssh_config::System;
 use crate::base::file;
 use crate::base::platform;
@@ -158,6 +158,9 @@ fn complete(settings: &mut ProxySettings, field: &Field<'_>, base: &PathBase<'_>
             }
             Some(Ok(_)) | None => {}
         }
+    }
+    if let Some(path) = settings.known_hosts.as_mut().filter(|path| !is_none(path)) {
+        *path = base.whole(path);
     }
     if !field.has_faults() {
         check_contradictions(settings, field);

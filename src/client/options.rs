@@ -2,6 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
+use super::known_hosts::HostKeyOutput;
 use super::stderr::UserOutput;
 use crate::protocol::resume::{self, Timing};
 use crate::uplink;
@@ -24,6 +25,8 @@ pub struct Options {
     pub verbose: bool,
     /// True if the proxy is to start no workload for the tunnel.
     pub no_wake: bool,
+    /// The receiver of the target's host keys; `None` if the proxy is not asked for them.
+    pub host_keys: Option<HostKeyOutput>,
 }
 
 /// The settings of a session.

@@ -2,7 +2,7 @@
 
 use std::env;
 use std::ffi::{OsStr, OsString};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::builder::{FalseyValueParser, TypedValueParser};
@@ -51,6 +51,9 @@ pub struct ProxySettings {
     /// Expect this name in the proxy's certificate, and send it as SNI, instead of the URL's host
     #[arg(long, env = "SWITCHBOARD_SERVER_NAME", value_name = "NAME")]
     pub server_name: Option<String>,
+    /// Write the host keys that the proxy publishes into this file, or `none` [default: ~/.ssh/switchboard_known_hosts]
+    #[arg(long, env = "SWITCHBOARD_KNOWN_HOSTS", value_name = "FILE")]
+    pub known_hosts: Option<PathBuf>,
     /// Ignore the forward proxy of HTTPS_PROXY, HTTP_PROXY or ALL_PROXY (NO_PROXY exempts hosts)
     #[arg(long, env = "SWITCHBOARD_NO_ENV_PROXY", value_parser = FalseyValueParser::new())]
     pub no_env_proxy: bool,
@@ -125,6 +128,11 @@ impl ProxySettings {
             (_, Some(_)) => Err(AmbiguousCredentials),
         }
     }
+}
+
+/// Returns whether a path is the word for no file.
+pub fn is_none(path: &Path) -> bool {
+    path.as_os_str() == "none"
 }
 
 /// Several settings name a source of credentials each.

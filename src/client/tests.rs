@@ -27,6 +27,7 @@ mod answers;
 mod client_auth;
 mod endings;
 mod forward;
+mod host_keys;
 mod logins;
 mod ports;
 mod sessions;
@@ -121,6 +122,7 @@ impl Proxy {
             wait: None,
             verbose: false,
             no_wake: false,
+            host_keys: None,
         }
     }
 
@@ -283,6 +285,7 @@ async fn the_request_is_one_segment_with_the_credentials_of_the_url() {
         end_marker: end_marker(&segment),
         session: None,
         no_wake: false,
+        host_keys: false,
     };
     let request = dial::head::Request {
         wanted: &wanted,

@@ -117,7 +117,10 @@ async fn request(
         return Err(ClientError::Cleartext);
     }
     let request = Request { wanted, authorization };
-    let agreement = Box::pin(request.open(&mut stream, deadline)).await?;
+    let mut agreement = Box::pin(request.open(&mut stream, deadline)).await?;
+    // Else anybody on the way could publish keys. That credentials may be sent there does not change it.
+    let is_authentic = proxy.scheme() == Scheme::Https || route.peer.is_some_and(|peer| is_loopback(peer.ip()));
+    agreement.host_keys.take_if(|_| !is_authentic);
     Ok(OpenConnection {
         stream,
         peer: route.peer,

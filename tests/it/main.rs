@@ -44,6 +44,7 @@ mod end_notice;
 mod files;
 mod forward;
 mod harness;
+mod host_keys;
 mod http2;
 mod identities;
 mod import;

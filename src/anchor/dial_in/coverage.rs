@@ -125,9 +125,11 @@ impl Coverage {
     /// Dials the proxy once.
     pub(super) async fn dial(self: &Arc<Self>, login: &mut CachedLogin) -> DialResult {
         let host = self.uplink.proxy.authority();
+        let host_keys = self.shared.host_keys();
         let wanted = Wanted::Registration {
             serves: &self.serves,
             host,
+            host_keys: &host_keys,
         };
         let mut dialing = ProxyDialer::default();
         match Box::pin(attempt::open(&self.uplink, &wanted, login, &mut dialing)).await {

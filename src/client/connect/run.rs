@@ -7,11 +7,13 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::time::sleep;
 
+use super::attempt::Tunnel;
 use super::session::{ClientSession, FarEnd, detect};
 use super::signals::{ExitRequest, ExitSignals};
 use super::stdio::Stdio;
 use super::{relay, retry_after};
 use crate::base::authority::Authority;
+use crate::client::known_hosts;
 use crate::client::options::{Options, resumption};
 use crate::client::stderr;
 use crate::uplink::credential_cache::CachedLogin;
@@ -42,7 +44,11 @@ where
 {
     options.target.parse::<Authority>().map_err(ClientError::Target)?;
     let ProxyAccess { dialer, login } = access;
-    let (stream, early) = tokio::select! {
+    let Tunnel {
+        stream,
+        early,
+        takes_anchor_keys,
+    } = tokio::select! {
         biased;
         opened = Box::pin(retry_after::open(options, login, dialer)) => opened?,
         () = stdout_closed(stdio) => return Ok(()),
@@ -61,6 +67,9 @@ where
         found = detect(stream, early) => found?,
         _ = exit.requested(ExitRequest::Immediate) => return Ok(()),
     };
+    if takes_anchor_keys {
+        known_hosts::publish(options.host_keys.as_ref(), found.host_keys()).await;
+    }
     let has_anchor = match &found {
         FarEnd::Anchor { .. } => Some(true),
         FarEnd::Plain { bytes, .. } => bytes.starts_with(b"SSH-").then_some(false),

@@ -7,6 +7,7 @@ use std::slice;
 use anyhow::ensure;
 
 use super::quoting::{System, word};
+use crate::base::platform;
 
 /// A block, before it is written.
 #[derive(Clone, Debug)]
@@ -19,6 +20,10 @@ pub struct Block {
     pub route: Route,
     /// True if its sessions outlive their connections.
     pub is_resumable: bool,
+    /// The files in which ssh looks host keys up; empty leaves ssh's own.
+    pub known_hosts: Vec<String>,
+    /// True if ssh connects only where it knows the host key.
+    pub is_strict: bool,
     /// The account on the targets.
     pub user: Option<String>,
     /// True if further logins share a connection.
@@ -71,6 +76,13 @@ impl Block {
             line("HostKeyAlias", host_key);
         }
         line("ProxyCommand", &self.command()?);
+        let files: Result<Vec<_>, _> = self.known_hosts.iter().map(|file| path(file)).collect();
+        if !self.known_hosts.is_empty() {
+            line("UserKnownHostsFile", &files?.join(" "));
+        }
+        if self.is_strict {
+            line("StrictHostKeyChecking", "yes");
+        }
         if self.is_resumable {
             line("#", KEEPALIVES);
             line("ServerAliveInterval", "0");
@@ -124,6 +136,26 @@ pub(super) fn title(names: &[String]) -> anyhow::Result<String> {
     Ok(names.join(" "))
 }
 
+/// Returns a path as a line of ssh_config(5) has it.
+fn path(path: &str) -> anyhow::Result<String> {
+    let is_odd = |character: char| character.is_control() || "\"\\${}".contains(character);
+    let path = if platform::IS_WINDOWS {
+        path.replace('\\', "/")
+    } else {
+        path.to_owned()
+    };
+    ensure!(
+        !path.contains(is_odd),
+        "the path {path:?} cannot be written into the configuration of ssh"
+    );
+    let path = path.replace('%', "%%");
+    Ok(if path.contains([' ', '#', '\'']) {
+        format!("\"{path}\"")
+    } else {
+        path
+    })
+}
+
 /// Returns `user`, if ssh reads it as the name of an account.
 fn account(user: &str) -> anyhow::Result<&str> {
     let is_odd = |character: char| character.is_control() || character.is_whitespace() || "\"'#%`$".contains(character);
@@ -149,6 +181,8 @@ mod tests {
                     .to_vec(),
             ),
             is_resumable: true,
+            known_hosts: Vec::new(),
+            is_strict: false,
             user: None,
             control_master: false,
             system: System::Unix,
@@ -167,13 +201,17 @@ mod tests {
         );
         assert_eq!(own().text().unwrap(), plain);
         let more = Block {
+            known_hosts: vec!["~/.ssh/known_hosts".to_owned(), "/a b/100%".to_owned()],
+            is_strict: true,
             user: Some("alice".to_owned()),
             control_master: true,
             ..own()
         };
+        let files = "    UserKnownHostsFile ~/.ssh/known_hosts \"/a b/100%%\"\n    StrictHostKeyChecking yes\n";
+        let (route, rest) = plain.split_at(plain.find("    #").unwrap());
         let lines =
             "    User alice\n    ControlMaster auto\n    ControlPath ~/.ssh/switchboard-%C\n    ControlPersist 10m\n";
-        assert_eq!(more.text().unwrap(), plain + lines);
+        assert_eq!(more.text().unwrap(), format!("{route}{files}{rest}{lines}"));
         let windows = Block {
             system: System::Windows,
             ..more

@@ -2,22 +2,21 @@
 //! part of the user's file. A narrower pattern comes first, because ssh takes the first block that matches.
 
 use std::ffi::OsStr;
-use std::fs::{self, File, TryLockError};
+use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use tokio::process::Command;
 use tokio::time::timeout;
 
 use super::block::title;
 use super::quoting::{System, words};
-use crate::base::file;
 use crate::base::platform::{self, ProcessGroup};
 use crate::client::connect::runtime;
+use crate::client::user_file::{PUBLISHED_FILE, lock, make_folder, read, replace};
 
 /// The place where blocks are installed.
 #[derive(Clone, Debug)]
@@ -59,6 +58,27 @@ impl ConfigPaths {
         Some(settings.map(|text| format!("{} port {}", of(&text, "hostname"), of(&text, "port"))))
     }
 
+    /// Returns the files of known_hosts that ssh has for a host, without published keys; `None` if they are ssh's default,
+    /// or there is no program ssh.
+    ///
+    /// # Errors
+    /// A path has a space, which ssh does not show.
+    pub fn known_hosts(&self, host: &str) -> anyhow::Result<Option<Vec<String>>> {
+        let Some(Ok(settings)) = self.settings(host) else {
+            return Ok(None);
+        };
+        let files = value(&settings, "userknownhostsfile").unwrap_or_default().split(' ');
+        let files = files.filter(|file| *file != "none" && !file.ends_with(PUBLISHED_FILE));
+        let files: Vec<_> = files.map(str::to_owned).collect();
+        let is_path = |file: &String| Path::new(file).is_absolute() || file.starts_with('~');
+        ensure!(
+            files.iter().all(is_path),
+            "the UserKnownHostsFile of ssh has a space: give --known-hosts none"
+        );
+        let is_default = |file: &String| DEFAULT_FILES.iter().any(|default| file.ends_with(default));
+        Ok((!files.iter().all(is_default)).then_some(files))
+    }
+
     fn settings(&self, host: &str) -> Option<Result<String, String>> {
         let is_of_user = Self::of_user().is_some_and(|own| own.config == self.config);
         let file = [OsStr::new("-F"), self.config.as_os_str()];
@@ -75,7 +95,7 @@ impl ConfigPaths {
         // Fails before a folder is made, if the user's file is not a regular file.
         read(&self.config)?;
         self.config.parent().map_or(Ok(()), make_folder)?;
-        let _lock = self.lock()?;
+        let _lock = lock(self.config.parent().unwrap_or(Path::new(".")))?;
         let mut config = read(&self.config)?;
         cut(&mut config, &names.join(" "));
         if is_inline {
@@ -101,7 +121,7 @@ impl ConfigPaths {
     /// A file cannot be read, written or removed.
     pub fn remove(&self, names: &[String]) -> anyhow::Result<Vec<PathBuf>> {
         let file = self.file(names)?;
-        let _lock = self.lock()?;
+        let _lock = lock(self.config.parent().unwrap_or(Path::new(".")))?;
         let mut config = read(&self.config)?;
         cut(&mut config, &names.join(" "));
         self.without_file(&file, config)
@@ -132,23 +152,6 @@ impl ConfigPaths {
         // The folder stays while there is anything in it.
         fs::remove_dir(&folder).unwrap_or_default();
         Ok(changed)
-    }
-
-    /// Locks the folder of the user's file: other programs that install or remove a block wait until the lock is
-    /// dropped. `None` if the folder cannot be opened, as on Windows.
-    fn lock(&self) -> anyhow::Result<Option<File>> {
-        let folder = self.config.parent().unwrap_or(Path::new("."));
-        let Ok(opened) = File::open(folder) else {
-            return Ok(None);
-        };
-        for _ in 0..MAX_LOCK_ATTEMPTS {
-            match opened.try_lock() {
-                Err(TryLockError::WouldBlock) => thread::sleep(LOCK_INTERVAL),
-                // An error means that the folder's file system has no locks.
-                Ok(()) | Err(TryLockError::Error(_)) => return Ok(Some(opened)),
-            }
-        }
-        bail!("another program has locked the folder {}", folder.display())
     }
 
     fn folder(&self) -> PathBuf {
@@ -294,38 +297,6 @@ fn has_include(text: &[u8], pattern: &str) -> bool {
     top.any(|(keyword, line)| keyword == "include" && line.contains(pattern.trim_matches('"')))
 }
 
-/// Makes a folder, unless it exists. Makes no parents: a home may be missing on purpose, such as /nonexistent.
-fn make_folder(folder: &Path) -> anyhow::Result<()> {
-    match platform::make_private_folder(folder) {
-        Err(_) if folder.is_dir() => Ok(()),
-        made => made.with_context(|| format!("cannot make the folder {}", folder.display())),
-    }
-}
-
-/// Replaces a file whose text differs. A symbolic link stays, as dotfiles may be kept elsewhere, and so do owner,
-/// permissions and extended attributes.
-fn replace(path: PathBuf, text: &[u8], changed: &mut Vec<PathBuf>) -> anyhow::Result<()> {
-    if read(&path)? == text {
-        return Ok(());
-    }
-    let real = match path.is_symlink() {
-        true => fs::canonicalize(&path),
-        false => Ok(path.clone()),
-    };
-    let replaced = real.and_then(|real| file::replace(&real, text, true));
-    replaced.with_context(|| format!("cannot write {}", path.display()))?;
-    changed.push(path);
-    Ok(())
-}
-
-/// Returns the text of a file; empty if there is none.
-fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
-    match file::read(path, MAX_FILE_BYTES) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
-        read => read.with_context(|| format!("cannot read {}", path.display())),
-    }
-}
-
 /// The folder of the blocks, beside the user's file.
 const FOLDER: &str = "switchboard.d";
 /// The line before our Include in the user's file.
@@ -335,19 +306,17 @@ const BEGIN: &str = "# BEGIN switchboard ";
 const END: &str = "# END switchboard ";
 /// The line before a block.
 const HEADER: &str = "# Written by `switchboard config --write`, which replaces this file.\n";
-/// The largest file that is read: 1 MiB.
-const MAX_FILE_BYTES: u64 = 1 << 20;
 /// The maximum time for `ssh -G`, which reads files, and runs the programs of `Match exec`.
 const SSH_TIMEOUT: Duration = Duration::from_secs(5);
 const LATE_SSH: &str = "`ssh -G` has not ended within 5 s: does a program of a Match exec wait?";
-const LOCK_INTERVAL: Duration = Duration::from_millis(20);
-/// Half a minute: to write a block takes milliseconds.
-const MAX_LOCK_ATTEMPTS: u32 = 1500;
+/// The ends of the paths that ssh reads by default.
+const DEFAULT_FILES: [&str; 2] = ["/.ssh/known_hosts", "/.ssh/known_hosts2"];
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+    use std::thread;
 
     const INCLUDE: &str = "Include switchboard.d/*.conf";
 

@@ -265,6 +265,7 @@ async fn the_token_is_sent_over_http_1_in_one_segment() {
         end_marker: end_marker(&segment),
         session: None,
         no_wake: false,
+        host_keys: false,
     };
     let request = dial::head::Request {
         wanted: &wanted,

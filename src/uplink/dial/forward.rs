@@ -143,6 +143,7 @@ impl ForwardProxy {
             end_marker: None,
             session: None,
             no_wake: false,
+            host_keys: false,
         };
         let request = Request {
             wanted: &wanted,

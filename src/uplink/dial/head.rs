@@ -14,6 +14,7 @@ use crate::base::authority::Authority;
 use crate::base::secret::Secret;
 use crate::base::text::printable;
 use crate::protocol::end_notice::{self, Marker};
+use crate::protocol::host_key::{self, HostKeys, KeySource, PublishedKeys};
 use crate::protocol::registration::{PATH, REPLICA_FIELD, REPLICAS_FIELD, ReplicaList, UPGRADE, is_id};
 use crate::protocol::resume::keys::SessionId;
 use crate::uplink::error::{ClientError, Refusal};
@@ -31,6 +32,8 @@ pub(crate) enum Wanted<'a> {
         session: Option<(SessionId, Duration)>,
         /// True if the proxy is to start no workload for it.
         no_wake: bool,
+        /// True if the answer is to have the host keys of the target.
+        host_keys: bool,
     },
     /// Serves a target on this connection ([`registration`](crate::protocol::registration)).
     Registration {
@@ -38,6 +41,8 @@ pub(crate) enum Wanted<'a> {
         serves: &'a Authority,
         /// The proxy, as the host of the request.
         host: &'a Authority,
+        /// The host keys of the target.
+        host_keys: &'a HostKeys,
     },
 }
 
@@ -50,6 +55,8 @@ pub(crate) struct Agreement {
     pub(crate) end_marker: Option<Marker>,
     /// The replica that has answered a registration, and the list of all; `None` for a tunnel.
     pub(crate) replicas: Option<(Box<str>, ReplicaList)>,
+    /// The host keys of the target; `None` if the proxy publishes none.
+    pub(crate) host_keys: Option<PublishedKeys>,
 }
 
 /// A request to the proxy.
@@ -86,15 +93,19 @@ impl Request<'_> {
         });
         let answer = answer.await?;
         match *self.wanted {
-            Wanted::Tunnel { end_marker, .. } if answer.opens_tunnel() => Ok(Agreement {
+            Wanted::Tunnel {
+                end_marker, host_keys, ..
+            } if answer.opens_tunnel() => Ok(Agreement {
                 early: answer.rest,
                 end_marker: end_marker.filter(|marker| answer.end_marker == Some(*marker)),
                 replicas: None,
+                host_keys: answer.host_keys.filter(|_| host_keys),
             }),
             Wanted::Registration { .. } if answer.refusal.status == 101 && answer.replicas.is_some() => Ok(Agreement {
                 early: answer.rest,
                 end_marker: None,
                 replicas: answer.replicas,
+                host_keys: None,
             }),
             Wanted::Registration { .. } if answer.takes_no_anchors() => Err(ClientError::NoAnchors),
             Wanted::Tunnel { .. } | Wanted::Registration { .. } => Err(self.refused(answer, stream).await),
@@ -132,17 +143,29 @@ impl Request<'_> {
                 end_marker,
                 session,
                 no_wake,
+                host_keys,
             } => {
                 let marker = end_marker.map(|marker| format!("Switchboard-End: {marker}\r\n"));
                 let session = session
                     .map(|(id, idle)| format!("Switchboard-Session: {id}\r\nSwitchboard-Idle: {}\r\n", idle.as_secs()));
                 let no_wake = no_wake.then(|| "Switchboard-Wake: ?0\r\n".to_owned());
-                let rest = marker.into_iter().chain(session).chain(no_wake).collect::<String>();
+                let host_keys = host_keys.then(|| "Switchboard-Host-Keys: ?1\r\n".to_owned());
+                let rest = marker.into_iter().chain(session).chain(no_wake).chain(host_keys);
+                let rest = rest.collect::<String>();
                 (format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n"), rest)
             }
-            Wanted::Registration { serves, host } => {
+            Wanted::Registration {
+                serves,
+                host,
+                host_keys,
+            } => {
                 let line = format!("GET {PATH}{serves} HTTP/1.1\r\nHost: {host}\r\n");
-                (line, format!("Connection: Upgrade\r\nUpgrade: {UPGRADE}\r\n"))
+                let mut rest = format!("Connection: Upgrade\r\nUpgrade: {UPGRADE}\r\n");
+                if !host_keys.is_empty() {
+                    let (source, keys) = (KeySource::Anchor, HostKeys::clone(host_keys));
+                    rest += &format!("Switchboard-Host-Keys: {}\r\n", PublishedKeys { source, keys });
+                }
+                (line, rest)
             }
         };
         let agent = format!("User-Agent: {USER_AGENT}\r\n");
@@ -199,6 +222,8 @@ struct Answer {
     end_marker: Option<Marker>,
     /// The replica that has answered, and the list of all; `None` if a field is missing or invalid.
     replicas: Option<(Box<str>, ReplicaList)>,
+    /// The host keys of the target; `None` if there are none, or one is invalid.
+    host_keys: Option<PublishedKeys>,
     /// The length of the text after the head, at most [`MAX_BODY`] bytes: 0 if the body is not plain text.
     text_length: usize,
     /// The bytes that were read after the head.
@@ -295,6 +320,7 @@ fn parse(buffer: &[u8]) -> Result<Option<(Answer, usize)>, ClientError> {
                     .filter(|id| is_id(id))
                     .zip(text(REPLICAS_FIELD).and_then(|list| list.parse().ok()))
                     .map(|(id, list)| (id.into(), list)),
+                host_keys: text(host_key::FIELD).and_then(|keys| keys.parse().ok()),
                 text_length: text_length(field, response.reason.unwrap_or_default()),
                 rest: Vec::new(),
             };
@@ -383,6 +409,7 @@ mod tests {
                 end_marker: None,
                 session: None,
                 no_wake,
+                host_keys: false,
             };
             let request = Request {
                 wanted: &wanted,

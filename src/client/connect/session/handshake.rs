@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 use tokio::time::{Instant, timeout_at};
 
+use crate::protocol::host_key::{self, KeySource, PublishedKeys};
 use crate::protocol::resume::HANDSHAKE_TIMEOUT;
 use crate::protocol::resume::driver::DetachCause;
 use crate::protocol::resume::handshake::client_handshake::{
@@ -25,6 +26,20 @@ pub(in crate::client) enum FarEnd {
         stream: BoxedIo,
         handshake: Box<ClientHandshake>,
     },
+}
+
+impl FarEnd {
+    /// Returns the host keys in the lines before the announcement or the identification.
+    pub(in crate::client) fn host_keys(&self) -> PublishedKeys {
+        let lines = match self {
+            Self::Plain { bytes, .. } | Self::Broken { bytes, .. } => bytes,
+            Self::Anchor { handshake, .. } => handshake.lines(),
+        };
+        PublishedKeys {
+            source: KeySource::Anchor,
+            keys: host_key::in_lines(lines),
+        }
+    }
 }
 
 /// Waits for the announcement of an anchor, and sends nothing: an SSH server would take any bytes for the client's

@@ -4,7 +4,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{sleep_until, timeout};
 
 use super::{ClientSession, FarEnd, SessionExit, detect, error, handshake};
-use crate::client::connect::attempt;
+use crate::client::connect::attempt::{self, Tunnel};
 use crate::protocol::resume::HANDSHAKE_TIMEOUT;
 use crate::protocol::resume::driver::{Attachment, HandshakeOutput};
 use crate::protocol::resume::handshake::client_handshake::{ClientHandshake, HandshakeError, ResumptionSecrets};
@@ -34,7 +34,7 @@ where
             .run_detached(Box::pin(attempt::open(options, login, &mut dialer)))
             .await;
         self.dialer = dialer;
-        let (stream, early) = opened??;
+        let Tunnel { stream, early, .. } = opened??;
         login.succeeded();
         match self.secrets.clone() {
             Some(secrets) => Box::pin(self.resume(secrets, stream, early)).await,

@@ -80,6 +80,13 @@ impl AnchorHandshake {
         })
     }
 
+    /// Puts other lines before the announcement, of at most 255 bytes each.
+    #[must_use]
+    pub fn after(mut self, lines: String) -> Self {
+        self.output.splice(..0, lines.into_bytes());
+        self
+    }
+
     /// Takes the bytes to be sent. After an error they end with the reason.
     pub fn take_output(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.output)

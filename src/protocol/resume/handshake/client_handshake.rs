@@ -151,6 +151,11 @@ impl ClientHandshake {
         !matches!(self.phase, Phase::Announcement)
     }
 
+    /// Returns the bytes so far of the other side's lines.
+    pub fn lines(&self) -> &[u8] {
+        self.lines.held()
+    }
+
     /// Returns the bytes of a target that has not announced an anchor in time, or has closed before.
     pub fn into_plain_bytes(mut self) -> Vec<u8> {
         self.lines.take_all()

@@ -4,6 +4,7 @@
 
 use std::ops::ControlFlow::{self, Break, Continue};
 
+use crate::protocol::host_key::{LINE, is_line as is_host_key};
 use crate::protocol::resume::MAX_LINE_BYTES;
 use crate::protocol::resume::frame::ATTACHED_HEAD;
 use crate::protocol::resume::keys::{Nonce, PublicKey, SessionId};
@@ -93,12 +94,21 @@ pub enum FirstBytes {
     Malformed,
 }
 
-/// Returns the length of the announcement at the beginning of an anchor's bytes, with its line end. `None` if the first
-/// line is another one, or incomplete.
+/// Returns the length of the announcement at the beginning of an anchor's bytes, with its line end and the host keys
+/// before it. `None` if there is another line before it, or it is incomplete.
 pub fn announcement_length(bytes: &[u8]) -> Option<usize> {
-    let start = bytes.get(..MAX_LINE).unwrap_or(bytes);
-    let length = start.iter().position(|&byte| byte == b'\n')? + 1;
-    Announcement::read(without_end(start.get(..length)?)).map(|_| length)
+    let mut length = 0;
+    for line in bytes.split_inclusive(|&byte| byte == b'\n') {
+        length += line.len();
+        let is_line = line.len() <= MAX_LINE && line.ends_with(b"\n");
+        if is_line && Announcement::read(without_end(line)).is_some() {
+            return Some(length);
+        }
+        if !is_line || !is_host_key(without_end(line)) {
+            return None;
+        }
+    }
+    None
 }
 
 /// Classifies the first bytes of a client.
@@ -138,8 +148,9 @@ pub fn attached(bytes: &[u8]) -> ControlFlow<Option<(SessionId, usize)>> {
             let before = bytes.len() - rest.len();
             return id.map_or(Continue(()), |id| Break(Some((SessionId(*id), before))));
         }
+        let begins = |prefix: &str| begins_like(bytes, prefix.as_bytes());
         let is_first = rest.len() == bytes.len();
-        if is_first && !begins_like(bytes, ANNOUNCEMENT.as_bytes()) {
+        if is_first && !begins(ANNOUNCEMENT) && !begins(LINE) {
             return Break(None);
         }
         let Some((line, after)) = rest
@@ -199,6 +210,11 @@ impl Lines {
     /// follow the last line.
     pub(in crate::protocol::resume) fn exceeds_limit(&self) -> bool {
         self.held.len() > MAX_LINE_BYTES
+    }
+
+    /// Returns all bytes, including the lines that were read.
+    pub(in crate::protocol::resume) fn held(&self) -> &[u8] {
+        &self.held
     }
 
     /// Takes all bytes, including the lines that were read.
@@ -338,6 +354,36 @@ mod tests {
             line.replace("-1 ", "-2 "),
         ] {
             assert_eq!(announcement_length(other.as_bytes()), None, "{other:?}");
+        }
+    }
+
+    #[test]
+    fn valid_host_keys_may_be_before_an_announcement_and_no_other_line() {
+        let line = Announcement {
+            key: PublicKey([1; 32]),
+            nonce: Nonce([2; 16]),
+        };
+        let line = line.line();
+        let key = format!("{LINE}ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEB\r\n");
+        let with_keys = key.repeat(2) + &line;
+        assert_eq!(announcement_length(with_keys.as_bytes()), Some(with_keys.len()));
+        assert_eq!(announcement_length(key.as_bytes()), None);
+        let mut session = with_keys.into_bytes();
+        assert_eq!(attached(&session), Continue(()));
+        session.extend_from_slice(IDENTIFICATION.as_bytes());
+        assert_eq!(attached(&session), Continue(()));
+        for other in [
+            key.replace("ssh-ed25519", "ssh-dss"),
+            key.replace("\r\n", " a comment\r\n"),
+            key.replace("AEB", "A\u{1b}B"),
+            key.replace(" ssh", "  ssh"),
+            "Welcome\r\n".to_owned(),
+        ] {
+            assert_eq!(
+                announcement_length((other.clone() + &line).as_bytes()),
+                None,
+                "{other:?}"
+            );
         }
     }
 

@@ -1,0 +1,164 @@
+//! The published host keys of a target, for ssh: in a file of known_hosts (sshd(8)) that ssh reads after its
+//! ProxyCommand has written it.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::task::spawn_blocking;
+use tokio::time::timeout;
+
+use super::stderr;
+use super::user_file::{PUBLISHED_FILE, lock, make_folder, read, replace};
+use crate::base::platform;
+use crate::protocol::host_key::{HostKey, PublishedKeys};
+
+/// The receiver of published host keys.
+#[derive(Clone, Debug)]
+pub enum HostKeyOutput {
+    /// A file of known_hosts.
+    File(KnownHosts),
+    /// The memory of this process.
+    Memory(Arc<Mutex<Option<PublishedKeys>>>),
+}
+
+/// A file of known_hosts, and the names of a target in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KnownHosts {
+    /// The file. Its other lines stay.
+    pub file: PathBuf,
+    /// The names under which ssh looks the keys up.
+    pub names: Vec<String>,
+}
+
+impl KnownHosts {
+    /// Creates the entry of a target, `HOST:PORT`, in this file.
+    pub fn new(file: PathBuf, target: &str) -> Self {
+        let names = vec![name(target)];
+        Self { file, names }
+    }
+
+    /// Returns the user's own file of published keys; `None` without a home.
+    pub fn default_file() -> Option<PathBuf> {
+        Some(platform::home()?.join(".ssh").join(PUBLISHED_FILE))
+    }
+
+    /// Writes the published keys of the names, instead of those that were published before. Returns a sentence about a
+    /// key that has changed. Blocks, also while another process writes.
+    fn update(&self, published: &PublishedKeys) -> anyhow::Result<Option<String>> {
+        if self.merge(&read(&self.file)?, published).is_none() {
+            return Ok(None);
+        }
+        let folder = self.file.parent().unwrap_or(&self.file);
+        make_folder(folder)?;
+        let _lock = lock(folder)?;
+        let Some((text, change)) = self.merge(&read(&self.file)?, published) else {
+            return Ok(None);
+        };
+        replace(self.file.clone(), &text, &mut Vec::new())?;
+        Ok(change)
+    }
+
+    /// Returns the new text of the file, and a sentence about a key that has changed; `None` if nothing is new.
+    fn merge(&self, text: &[u8], published: &PublishedKeys) -> Option<(Vec<u8>, Option<String>)> {
+        let mark = format!("{MARK}{}", published.source.word());
+        let lines = self.names.iter();
+        let lines = lines.flat_map(|name| published.keys.iter().map(move |key| format!("{name} {key}")));
+        let wanted: Vec<_> = lines.map(|line| format!("{line} {mark}\n")).collect();
+        let (ours, mut kept): (Vec<_>, Vec<_>) = text
+            .split_inclusive(|&byte| byte == b'\n')
+            .partition(|line| self.key(line).is_some());
+        if ours.len() == wanted.len() && wanted.iter().all(|line| ours.contains(&line.as_bytes())) {
+            return None;
+        }
+        if kept.last().is_some_and(|line| !line.ends_with(b"\n")) {
+            kept.push(b"\n");
+        }
+        let known: Vec<_> = ours.iter().filter_map(|line| self.key(line)).collect();
+        let change = self.change(&known, published);
+        kept.extend(wanted.iter().map(String::as_bytes));
+        Some((kept.concat(), change))
+    }
+
+    /// Returns the key of a line that was written for one of the names; `None` for other lines.
+    fn key(&self, line: &[u8]) -> Option<HostKey> {
+        let (name, rest) = str::from_utf8(line).ok()?.split_once(' ')?;
+        let (key, _) = rest.split_once(&format!(" {MARK}"))?;
+        let is_named = self.names.iter().any(|own| own == name);
+        key.parse().ok().filter(|_| is_named)
+    }
+
+    /// Returns a sentence about a known key that is published no more, unless other keys are.
+    fn change(&self, known: &[HostKey], published: &PublishedKeys) -> Option<String> {
+        let is_published = |key: &HostKey| published.keys.iter().any(|other| other == key);
+        let is_any_kept = known.iter().any(is_published);
+        let (old, new) = known.iter().filter(|key| !is_published(key)).find_map(|old| {
+            let same_kind = published.keys.iter().find(|new| new.kind() == old.kind());
+            let any = published.keys.iter().find(|_| !is_any_kept);
+            Some((old, same_kind.or(any)?))
+        })?;
+        Some(format!(
+            "the host key of {} has changed from {} to {} ({}), as {} says",
+            self.names.first()?,
+            old.fingerprint(),
+            new.fingerprint(),
+            new.kind(),
+            published.source.publisher()
+        ))
+    }
+}
+
+/// Passes published keys on before ssh asks for them. A failure is one warning: ssh then decides without them.
+pub(super) async fn publish(output: Option<&HostKeyOutput>, published: PublishedKeys) {
+    let known = match output.cloned() {
+        Some(HostKeyOutput::File(known)) if !published.keys.is_empty() => known,
+        Some(HostKeyOutput::Memory(memory)) if !published.keys.is_empty() => {
+            *memory.lock() = Some(published);
+            return;
+        }
+        Some(_) | None => return,
+    };
+    let file = known.file.display().to_string();
+    let line = match timeout(WRITE_TIMEOUT, spawn_blocking(move || known.update(&published))).await {
+        Ok(Ok(Ok(change))) => change,
+        Ok(Ok(Err(error))) => Some(format!("the published host keys are not written: {error:#}")),
+        Ok(Err(_)) | Err(_) => Some(format!(
+            "the published host keys are not written: {file} took longer than {WRITE_TIMEOUT:?}"
+        )),
+    };
+    if let Some(line) = line {
+        stderr::line(&line);
+    }
+}
+
+/// Returns the name of a target, `HOST:PORT`, as ssh looks it up: in lower case, with the port unless it is 22.
+pub fn name(target: &str) -> String {
+    let target = target.to_ascii_lowercase();
+    let (host, port) = target.rsplit_once(':').unwrap_or((&target, "22"));
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    match port.trim_start_matches('0') {
+        "22" => host.to_owned(),
+        port => format!("[{host}]:{port}"),
+    }
+}
+
+/// Returns the value of HostKeyAlias as ssh looks it up.
+///
+/// # Errors
+/// It would be more than one name in a line of known_hosts.
+pub fn alias(text: &str) -> Result<String, &'static str> {
+    let is_of_name = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.:[]".contains(&byte);
+    match !text.is_empty() && text.bytes().all(is_of_name) {
+        true => Ok(text.to_ascii_lowercase()),
+        false => Err("expected one name, of letters, digits and `-_.:[]`"),
+    }
+}
+
+/// The beginning of the comment of our lines; the source follows.
+const MARK: &str = "switchboard:";
+/// The longest time that a login waits for the file, such as one on a mount that hangs.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
+
+#[cfg(test)]
+mod tests;
