@@ -154,10 +154,9 @@ const MAX_NAME: usize = 253;
 const MAX_LABEL: usize = 63;
 const MAX_PORT_DIGITS: usize = 5;
 
-/// Returns a host without the domain of a cluster, `.svc` and what follows it.
+/// Returns a host without the domain of a cluster, if it has the usual one.
 pub(crate) fn short_host(host: &str) -> &str {
-    let end = host.find(".svc.").or_else(|| host.strip_suffix(".svc").map(str::len));
-    end.and_then(|end| host.get(..end)).unwrap_or(host)
+    host.strip_suffix(".svc.cluster.local").unwrap_or(host)
 }
 
 #[cfg(test)]

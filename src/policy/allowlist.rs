@@ -3,7 +3,7 @@
 
 pub use self::host_keys::TargetKeys;
 pub use self::static_target::{AnchorUsers, StaticTarget};
-pub use self::table::{Allowlist, ClusterView, Options, Suffixes};
+pub use self::table::{Allowlist, ClusterView, NoRemarks, Options, Suffixes};
 pub use self::target::{ClientNames, DialsIn, Endpoints, LastDial, Target, TargetId, TargetRules, UserLists};
 pub use self::wake::{WakeRequest, WakeRequests, WakeResult};
 pub use self::workload::{Stop, Workload, WorkloadKind, Workloads};

@@ -84,6 +84,7 @@ fn freshness(list: &MergedList<Target>) -> String {
             let since = columns::escape(item.unconfirmed_since.as_deref().unwrap_or_default());
             format!("not current: {replica} has had no answer of the API server since {since}\n")
         }
+        None if list.items.iter().all(|row| row.item.namespace == "static") => String::new(),
         None => {
             let answering = list.replicas.iter().filter(|state| state.answers()).count();
             format!(

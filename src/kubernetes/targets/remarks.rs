@@ -1,27 +1,22 @@
 //! Remarks about a Service from what the watches have seen: why it is not on the allowlist, and what does not apply as written.
 
-use std::time::Duration;
-
 use super::join::ClusterObjects;
 use super::notices::ServiceNotice;
 use super::reconciler::IdleReconciler;
 use crate::kubernetes::objects::annotations::dials_in;
 use crate::kubernetes::objects::model::{Key, Service, Slice, State};
-use crate::policy::allowlist::{ClusterView, TargetId};
+use crate::policy::allowlist::{ClusterView, NoRemarks, TargetId};
 
 /// The objects of the running reconciler.
 #[derive(Debug)]
 pub(super) struct Remarks(pub(super) IdleReconciler);
 
 impl ClusterView for Remarks {
-    fn remarks(&self, id: &TargetId) -> Vec<String> {
-        let reconciler = self.0.try_lock_for(LOCK_TIMEOUT);
+    fn remarks(&self, id: &TargetId) -> Result<Vec<String>, NoRemarks> {
+        let reconciler = self.0.try_lock();
         let reconciler = reconciler.as_ref().and_then(|idle| idle.as_deref());
         let key = Key::new(&id.namespace, id.service_name());
-        match reconciler {
-            Some(reconciler) => remarks(reconciler.cluster(), &key),
-            None => vec!["the watches of the cluster are busy: ask again".to_owned()],
-        }
+        Ok(remarks(reconciler.ok_or(NoRemarks::Busy)?.cluster(), &key))
     }
 }
 
@@ -82,16 +77,14 @@ fn unseen(Key { namespace, name }: &Key, slices: &[(Box<str>, Slice)], selector:
 /// Returns why a Service has no endpoint to dial; `None` if it has one, or no port.
 fn without_endpoint(service: &Service, slices: &[(Box<str>, Slice)]) -> Option<String> {
     let port = service.port.as_ref()?;
-    let endpoints = || slices.iter().flat_map(|(_, slice)| &slice.endpoints);
-    let has_port = |(_, slice): &(Box<str>, Slice)| super::endpoints::port_of(slice, port).is_some();
-    let is_ready = endpoints().any(|endpoint| endpoint.state != State::NotReady || service.publishes_not_ready);
-    match endpoints().count() {
+    let has_port = |slice: &&Slice| super::endpoints::port_of(slice, port).is_some();
+    let with_port = || slices.iter().map(|(_, slice)| slice).filter(has_port);
+    let mut endpoints = with_port().flat_map(|slice| &slice.endpoints);
+    let is_ready = endpoints.any(|endpoint| endpoint.state != State::NotReady || service.publishes_not_ready);
+    match slices.iter().map(|(_, slice)| slice.endpoints.len()).sum() {
         0 => Some("it has no endpoint: its selector matches no pod, or nothing is running".to_owned()),
-        _ if !slices.iter().any(has_port) => Some(format!("no EndpointSlice has its port {}", port.number)),
-        count if !is_ready => Some(format!("none of its {count} endpoints is ready")),
+        _ if with_port().next().is_none() => Some(format!("no EndpointSlice has its port {}", port.number)),
+        count if !is_ready => Some(format!("none of its {count} endpoints is ready at its port")),
         _ => None,
     }
 }
-
-/// A step over all objects of a large cluster takes less.
-const LOCK_TIMEOUT: Duration = Duration::from_secs(1);

@@ -300,9 +300,10 @@ mod tests {
         }
         for (name, short) in [
             ("static/[2001:db8::1]:22", "[2001:db8::1]:22"),
-            ("devbox.team.svc:22", "devbox.team:22"),
+            ("devbox.team.svc:22", "devbox.team.svc:22"),
+            ("static/build.team.svc.cluster.local:22", "build.team:22"),
             ("team/devbox", "team/devbox"),
-            ("devbox.svc.example:22", "devbox:22"),
+            ("devbox.svc.example:22", "devbox.svc.example:22"),
         ] {
             assert_eq!(short_name(name), short);
         }

@@ -43,7 +43,19 @@ pub struct Allowlist {
 /// The cluster as its watches have seen it.
 pub trait ClusterView: fmt::Debug + Send {
     /// Returns remarks about a Service: why it is not on the allowlist, or is not reached, and what does not apply as written.
-    fn remarks(&self, id: &TargetId) -> Vec<String>;
+    ///
+    /// # Errors
+    /// [`NoRemarks::Busy`]: it does not wait.
+    fn remarks(&self, id: &TargetId) -> Result<Vec<String>, NoRemarks>;
+}
+
+/// Why there are no remarks about a target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoRemarks {
+    /// It is static, or no cluster is watched.
+    NoCluster,
+    /// The watches apply a change at the moment.
+    Busy,
 }
 
 impl Allowlist {
@@ -53,11 +65,17 @@ impl Allowlist {
         *self.unconfirmed_since.lock()
     }
 
-    /// Returns the cluster's remarks about a Service; `None` for a static target, and if no cluster is watched.
-    pub fn remarks(&self, id: &TargetId) -> Option<Vec<String>> {
+    /// Returns the cluster's remarks about a Service.
+    ///
+    /// # Errors
+    /// The reason why there are none.
+    pub fn remarks(&self, id: &TargetId) -> Result<Vec<String>, NoRemarks> {
         let cluster = self.cluster.lock();
-        let cluster = cluster.as_ref().filter(|_| !id.is_static())?;
-        Some(cluster.remarks(id))
+        let cluster = cluster
+            .as_ref()
+            .filter(|_| !id.is_static())
+            .ok_or(NoRemarks::NoCluster)?;
+        cluster.remarks(id)
     }
 
     /// Returns the identity of the Service that a host names, whether it is listed or not; `None` if it names none.
@@ -87,14 +105,13 @@ impl Allowlist {
         }
     }
 
-    /// Returns the static target that lists show by this name, without the domain of its cluster.
+    /// Returns the one static target that lists show by this name, without the domain of its cluster.
     pub fn find_short(&self, shown: &Authority) -> Option<Arc<Target>> {
         let table = self.table.load();
         let is_shown = |name: &Authority| short_host(name.host()) == shown.host() && name.port() == shown.port();
-        let mut statics = table.statics.iter();
-        statics
-            .find(|(name, _)| is_shown(name))
-            .map(|(_, target)| Arc::clone(target))
+        let mut found = table.statics.iter().filter(|(name, _)| is_shown(name));
+        let (_, target) = found.next()?;
+        found.next().is_none().then(|| Arc::clone(target))
     }
 
     /// Returns whether the authority, if it had no target, might belong to a Service that is not known yet.

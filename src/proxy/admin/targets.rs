@@ -2,6 +2,7 @@
 //! in use, for cullers of idle targets.
 
 use std::collections::HashMap;
+use std::fmt::Display;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -10,13 +11,13 @@ use axum::http::HeaderMap;
 use axum::{Extension, Json};
 use serde::Deserialize;
 
-use super::extract::{Page, PageQuery, QueryParams, TargetName, TargetPath, find_target};
+use super::extract::{Page, PageQuery, QueryParams, TargetName, TargetPath};
 use super::view;
 use crate::base::authority::Authority;
 use crate::daemon::admin::api::{self, Activity, TargetDiagnosis};
 use crate::daemon::admin::caller::Caller;
 use crate::daemon::admin::response::{Answer, HttpError};
-use crate::policy::allowlist::{Target, TargetId};
+use crate::policy::allowlist::{NoRemarks, Target, TargetId};
 use crate::proxy::connection::Shared;
 use crate::proxy::open_tunnels::events::{Change, Event};
 use crate::proxy::open_tunnels::open_tunnel::OpenTunnel;
@@ -53,15 +54,23 @@ pub(super) async fn diagnose(
     TargetName { namespace, service }: TargetName,
 ) -> Json<TargetDiagnosis> {
     let name = format!("{namespace}/{service}");
-    if let Ok(target) = find_target(&name, &shared) {
+    // A name as clients request it is that of a Service, too.
+    let requested: Option<Authority> = service.parse().ok().filter(|_| namespace == "static");
+    let found = match &requested {
+        Some(authority) => shared.allowlist.find_target(authority).ok(),
+        None => shared
+            .allowlist
+            .all()
+            .into_iter()
+            .find(|target| target.id().is_named(&name)),
+    };
+    if let Some(target) = found {
         return Json(TargetDiagnosis {
             target: target.id().to_string(),
             is_listed: true,
             evidence: obstacles(&target, &shared),
         });
     }
-    // A name as clients request it is that of a Service, too.
-    let requested: Option<Authority> = service.parse().ok().filter(|_| namespace == "static");
     let id = match &requested {
         Some(authority) => shared.allowlist.service_named(authority.host()),
         None => Some(TargetId {
@@ -80,15 +89,41 @@ pub(super) async fn diagnose(
                 ports.join(" and ")
             )]
         }
-        (Some(id), _) => shared.allowlist.remarks(id).unwrap_or_else(|| {
-            vec!["it is no static target, and this proxy watches no cluster (`allowlist.kubernetes`)".to_owned()]
-        }),
+        (Some(id), _) => absence(id, &shared),
     };
     Json(TargetDiagnosis {
         target: id.map_or(name, |id| id.to_string()),
         is_listed: false,
         evidence,
     })
+}
+
+/// Returns why a Service, or a pod of one, is not on the allowlist.
+fn absence(id: &TargetId, shared: &Shared) -> Vec<String> {
+    let of_cluster = match shared.allowlist.remarks(id) {
+        Ok(remarks) if remarks.is_empty() => vec![match id.service.contains('.') {
+            true => "its Service is on the allowlist, and has no pod of this hostname".to_owned(),
+            false => "it is about to be listed: ask again".to_owned(),
+        }],
+        Ok(remarks) => remarks,
+        Err(NoRemarks::Busy) => vec!["the watches of the cluster are busy: ask again".to_owned()],
+        Err(NoRemarks::NoCluster) => {
+            vec!["it is no static target, and this proxy watches no cluster (`allowlist.kubernetes`)".to_owned()]
+        }
+    };
+    let requested = format!("{}.{}:22", id.service, id.namespace).parse();
+    let is_awaited = requested.is_ok_and(|requested| shared.allowlist.awaits(&requested));
+    let incomplete = is_awaited
+        .then(|| "this replica has no complete list of the namespace yet: see its /readyz?verbose".to_owned());
+    let unconfirmed = shared
+        .allowlist
+        .unconfirmed_since()
+        .map(|since| unanswered(view::rfc3339(since)));
+    incomplete.into_iter().chain(unconfirmed).chain(of_cluster).collect()
+}
+
+fn unanswered(since: impl Display) -> String {
+    format!("the API server does not answer: last confirmed at {since}")
 }
 
 /// Returns what keeps new tunnels from a target, and what does not apply as written.
@@ -121,12 +156,11 @@ fn obstacles(target: &Target, shared: &Shared) -> Vec<String> {
                 dial.at, dial.sentence, dial.error
             )
         }),
-        view.unconfirmed_since
-            .map(|since| format!("the API server does not answer: last confirmed at {since}")),
+        view.unconfirmed_since.map(unanswered),
     ];
     let mut found: Vec<_> = found.into_iter().flatten().chain(view.remarks).collect();
     if found.is_empty() {
-        found.push("nothing that this replica sees keeps new tunnels from it".to_owned());
+        found.push("it takes new tunnels, as far as caps, permissions and restrictions allow".to_owned());
     }
     found
 }

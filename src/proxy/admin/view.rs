@@ -100,7 +100,9 @@ pub(super) fn target(target: &Target, tunnels: usize, shared: &Shared) -> api::T
         .filter(|_| !target.id().is_static());
     // Those of a pod are its Service's.
     let has_remarks = !target.id().service.contains('.');
-    let remarks = has_remarks.then(|| shared.allowlist.remarks(target.id())).flatten();
+    let remarks = has_remarks
+        .then(|| shared.allowlist.remarks(target.id()).ok())
+        .flatten();
     let last_dial = target.last_dial().map(|dial| api::Dial {
         at: rfc3339(dial.at),
         error: dial.error.map_or("", RefusalReason::label).to_owned(),

@@ -9,23 +9,21 @@ use super::objects::{annotated, endpoint, namespace, service, slice, with};
 use super::proxy::{ADMIN_PORT, eventually};
 use super::stage::Stage;
 
-/// The first answer of `switchboard targets`, run on the proxy's host with these arguments.
-fn targets(stage: &Stage, arguments: &[&str]) -> Value {
+/// The output of `switchboard targets`, run on the proxy's host with these arguments.
+fn targets(stage: &Stage, arguments: &[&str]) -> Vec<u8> {
     let mut command = stage.lab.beside_proxy(env!("CARGO_BIN_EXE_switchboard"));
     let admin = format!("127.0.0.1:{ADMIN_PORT}");
-    command
-        .arg("targets")
-        .args(arguments)
-        .args(["--json", "--admin", &admin]);
+    command.arg("targets").args(arguments).args(["--admin", &admin]);
     let output = command.stdin(Stdio::null()).output().unwrap();
     assert!(output.status.success(), "{output:?}");
-    serde_json::from_slice(&output.stdout).unwrap()
+    output.stdout
 }
 
 /// Waits until a line of the diagnosis has these words.
 async fn says(stage: &Stage, name: &str, is_listed: bool, words: &str) {
     eventually(&format!("{name}: {words}"), async || {
-        let found = &targets(stage, &["why", name])["changed"][0];
+        let report: Value = serde_json::from_slice(&targets(stage, &["why", name, "--json"])).unwrap();
+        let found = &report["changed"][0];
         let mut evidence = found["evidence"].as_array().unwrap().iter();
         found["is_listed"] == is_listed && evidence.any(|line| line.as_str().unwrap().contains(words))
     })
@@ -40,7 +38,7 @@ fn a_name_that_is_not_listed_is_explained_by_what_the_watch_has_seen() {
         stage.api.put(namespace("team-a", &json!({"ssh": "on"})));
         stage.api.put(namespace("team-b", &json!({})));
         stage.serve("devbox", "10.9.1.1").await;
-        says(&stage, "team-a/devbox", true, "nothing that this replica sees").await;
+        says(&stage, "team-a/devbox", true, "it takes new tunnels").await;
         says(
             &stage,
             "devbox.team-a.svc.cluster.local:23",
@@ -83,6 +81,31 @@ fn a_name_that_is_not_listed_is_explained_by_what_the_watch_has_seen() {
         let dns = json!({"type": "ExternalName", "externalName": "x.y"});
         stage.api.put(with(service("team-a", "dns"), "/spec", dns));
         says(&stage, "team-a/dns", false, "type ExternalName").await;
+        says(&stage, "x-1.devbox.team-a:22", false, "has no pod of this hostname").await;
+    });
+}
+
+#[test]
+fn the_list_says_whether_the_api_server_confirms_it() {
+    lab::run(async |lab| {
+        let stage = Stage::new(lab, &[]).await;
+        let says = async |line: &str| {
+            eventually(line, async || {
+                let said = String::from_utf8(targets(&stage, &[])).unwrap();
+                said.lines().last().is_some_and(|last| last.starts_with(line))
+            })
+            .await;
+        };
+        stage.serve("devbox", "10.9.1.1").await;
+        says("the list is current on 1 of 1 replicas").await;
+        stage.api.close().await;
+        says("not current: 127.0.0.1:").await;
+        let report: Value = serde_json::from_slice(&targets(&stage, &["why", "team-a/none", "--json"])).unwrap();
+        let first = report["changed"][0]["evidence"][0].as_str().unwrap();
+        assert!(
+            first.starts_with("the API server does not answer: last confirmed at "),
+            "{first}"
+        );
     });
 }
 
@@ -150,7 +173,7 @@ fn a_target_that_is_not_reached_says_what_keeps_tunnels_from_it() {
         let remark = "Ignored annotation max-tunnels: expected a whole number; 0 closes the Service to new tunnels, \
                       or `unlimited` (found `many`), so no new tunnel begins";
         says(&stage, "team-a/devbox", true, remark).await;
-        let listed = targets(&stage, &["list"]);
+        let listed: Value = serde_json::from_slice(&targets(&stage, &["list", "--json"])).unwrap();
         let mut rows = listed["items"].as_array().unwrap().iter();
         let row = rows.find(|row| row["target.service"] == "devbox").unwrap();
         assert_eq!(row["remarks"], json!([remark]));
