@@ -1,9 +1,11 @@
 # What there is to do here. `make` alone lists it.
 
 .DEFAULT_GOAL := help
-.PHONY: help build man demo screenshots test test-all test-kubernetes test-restarts test-diagnosis fuzz soak soak-resume lint bench bench-compare dist cross clean
+.PHONY: help build man demo screenshots test test-all test-kubernetes test-restarts test-diagnosis fuzz soak soak-resume lint bench bench-compare images dist cross clean
 
 CARGO ?= cargo
+VERSION = $(shell sed -n 's/^version = "\(.*\)"$$/\1/p' Cargo.toml)
+REGISTRY = localhost
 SCRIPTS := .ci/run benches/compare/run deploy/check packaging/check-release packaging/cross packaging/dist packaging/toolchain tests/cross/run tests/demo/run tests/fuzz/run tests/install-clients tests/run
 
 help: ## List the targets
@@ -74,6 +76,12 @@ bench: ## Run the benchmarks; a bound that is exceeded fails it
 
 bench-compare: ## Measure beside Envoy and HAProxy, which it installs; a goal that is lost fails it
 	benches/compare/run
+
+images: ## Build the images of the project and of the example, and load them into the kind cluster CLUSTER=kind
+	docker build --build-arg VERSION=$(VERSION) --build-arg REVISION="$$(git rev-parse HEAD)" --tag $(REGISTRY)/switchboard:$(VERSION) .
+	docker build --build-arg VERSION=$(VERSION) --build-arg REVISION="$$(git rev-parse HEAD)" --tag $(REGISTRY)/switchboard-anchor:$(VERSION) --target anchor .
+	docker build --tag $(REGISTRY)/ssh-container:ubuntu-24.04 deploy/examples/ssh-container/image
+	kind load docker-image --name $(or $(CLUSTER),kind) $(REGISTRY)/switchboard:$(VERSION) $(REGISTRY)/switchboard-anchor:$(VERSION) $(REGISTRY)/ssh-container:ubuntu-24.04
 
 dist: ## Make the Debian package, the static client with the anchor, an SBOM, licences and checksums, in target/dist
 	packaging/dist

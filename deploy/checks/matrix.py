@@ -41,6 +41,9 @@ WORK = Path(WORK)
 ENVIRONMENT = {**os.environ, "GOGC": "400", "GOMAXPROCS": "1"}
 TABLE = yaml.load((Path(__file__).parent / "matrix.yaml").read_text(), Loader=yaml.CSafeLoader)
 
+# Without it nothing is rendered.
+IMAGE = {"image": {"registry": "localhost"}}
+
 
 def overlay(path, value):
     for key in reversed(path.split(".")):
@@ -102,7 +105,7 @@ def render(flags, files):
     flags = flags or ["switchboard", "--namespace", "ssh"]
     with tempfile.TemporaryDirectory() as folder:
         values = []
-        for index, each in enumerate(files):
+        for index, each in enumerate([IMAGE, *files]):
             path = Path(folder) / f"{index}.yaml"
             path.write_text(json.dumps(each))
             values += ["--values", str(path)]
@@ -308,7 +311,7 @@ def umbrella():
         ({"enabled": True, "livenessProbe": None}, "livenessProbe"),
         ({"enabled": True, "config": {"access": {"mode": None}}}, "it restricts"),
     ):
-        (folder / "own.yaml").write_text(json.dumps({"switchboard": values}))
+        (folder / "own.yaml").write_text(json.dumps({"switchboard": {**IMAGE, **values}}))
         command = [HELM, "template", "ssh", str(folder), "--values", str(folder / "own.yaml")]
         done = subprocess.run(command, capture_output=True, text=True)
         text = done.stdout + done.stderr
