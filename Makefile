@@ -5,8 +5,8 @@
 
 CARGO ?= cargo
 VERSION = $(shell sed -n 's/^version = "\(.*\)"$$/\1/p' Cargo.toml)
-REGISTRY = localhost
-SCRIPTS := .ci/run benches/compare/run deploy/check packaging/check-release packaging/cross packaging/dist packaging/toolchain tests/cross/run tests/demo/run tests/fuzz/run tests/install-clients tests/run
+REGISTRY = $(shell . packaging/names && echo $$REGISTRY)
+SCRIPTS := .ci/run benches/compare/run deploy/check packaging/cross packaging/dist packaging/toolchain tests/cross/run tests/demo/run tests/fuzz/run tests/install-clients tests/run
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 26
@@ -69,6 +69,7 @@ lint: ## Check format, lints, licences and sources; what is optional runs where 
 	@$(call optional,shellcheck,shellcheck $(SCRIPTS))
 	@$(call optional,hadolint,hadolint Dockerfile)
 	@$(call optional,zizmor,zizmor --offline .github)
+	tests/install-clients python3-venv
 	packaging/check-release
 
 bench: ## Run the benchmarks; a bound that is exceeded fails it
@@ -77,7 +78,7 @@ bench: ## Run the benchmarks; a bound that is exceeded fails it
 bench-compare: ## Measure beside Envoy and HAProxy, which it installs; a goal that is lost fails it
 	benches/compare/run
 
-images: ## Build the images of the project and of the example, and load them into the kind cluster CLUSTER=kind
+images: ## Build the images of packaging/names and of the example, and load them into the kind cluster CLUSTER=kind
 	docker build --build-arg VERSION=$(VERSION) --build-arg REVISION="$$(git rev-parse HEAD)" --tag $(REGISTRY)/switchboard:$(VERSION) .
 	docker build --build-arg VERSION=$(VERSION) --build-arg REVISION="$$(git rev-parse HEAD)" --tag $(REGISTRY)/switchboard-anchor:$(VERSION) --target anchor .
 	docker build --tag $(REGISTRY)/ssh-container:ubuntu-24.04 deploy/examples/ssh-container/image

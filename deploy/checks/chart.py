@@ -10,6 +10,8 @@ from pathlib import Path
 
 import yaml
 
+# https://artifacthub.io/docs/topics/annotations/helm/
+KINDS = ("added", "changed", "deprecated", "removed", "fixed", "security")
 faults = []
 
 
@@ -35,9 +37,16 @@ def main():
         if heading not in {anchor(each) for each in re.findall(r"^#+ (.+)$", linked, re.MULTILINE)}:
             faults.append(f"README.md: {target}#{heading} leads nowhere")
     metadata = yaml.safe_load((chart / "Chart.yaml").read_text())
-    for key in ("home", "sources", "icon"):
+    for key in ("home", "sources", "icon", "kubeVersion", "maintainers"):
         if not metadata.get(key):
             faults.append(f"Chart.yaml has no {key}")
+    # Artifact Hub ignores an annotation that it cannot read.
+    for key, fields in (("images", {"name", "image"}), ("changes", {"kind", "description"})):
+        entries = yaml.safe_load(metadata["annotations"][f"artifacthub.io/{key}"])
+        if not entries or any(set(each) != fields for each in entries):
+            faults.append(f"Chart.yaml: artifacthub.io/{key} is no list of {sorted(fields)}")
+        if any(each.get("kind", "added") not in KINDS for each in entries):
+            faults.append(f"Chart.yaml: artifacthub.io/{key} has another kind than {KINDS}")
     examples = re.findall(r"^```yaml\n(.*?)^```$", readme, re.MULTILINE | re.DOTALL)
     for index, text in enumerate(examples):
         (work / f"readme{index}-values.yaml").write_text(text)
