@@ -6,7 +6,7 @@
 CARGO ?= cargo
 VERSION = $(shell sed -n 's/^version = "\(.*\)"$$/\1/p' Cargo.toml)
 REGISTRY = $(shell . packaging/names && echo $$REGISTRY)
-SCRIPTS := .ci/run benches/compare/run deploy/check packaging/cross packaging/dist packaging/toolchain tests/cross/run tests/demo/run tests/fuzz/run tests/install-clients tests/run
+SCRIPTS := .ci/run benches/compare/run deploy/check packaging/cross packaging/dist packaging/fill-templates packaging/toolchain tests/cross/run tests/demo/run tests/fuzz/run tests/install-clients tests/run
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 26
@@ -84,7 +84,7 @@ images: ## Build the images of packaging/names and of the example, and load them
 	docker build --tag $(REGISTRY)/ssh-container:ubuntu-24.04 deploy/examples/ssh-container/image
 	kind load docker-image --name $(or $(CLUSTER),kind) $(REGISTRY)/switchboard:$(VERSION) $(REGISTRY)/switchboard-anchor:$(VERSION) $(REGISTRY)/ssh-container:ubuntu-24.04
 
-dist: ## Make the Debian package, the static client with the anchor, an SBOM, licences and checksums, in target/dist
+dist: ## Make the Debian package, archives of the whole program and of the clients, an SBOM, licences and checksums, in target/dist
 	packaging/dist
 
 cross: ## Compile the client (musl: and the anchor) for other systems, and log in: TARGETS="musl windows macos", PROFILE=dev is quicker, LOGINS=all has every test of a login
