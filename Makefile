@@ -71,6 +71,7 @@ lint: ## Check format, lints, licences and sources; what is optional runs where 
 	@$(call optional,zizmor,zizmor --offline .github)
 	tests/install-clients python3-venv
 	packaging/check-release
+	packaging/check-api
 
 bench: ## Run the benchmarks; a bound that is exceeded fails it
 	$(CARGO) bench --locked --no-fail-fast
