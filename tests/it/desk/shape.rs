@@ -228,6 +228,8 @@ fn no_word_is_broken_and_no_text_is_over_another() {
         for width in [390, 1200] {
             page.resize(width, 844);
             assert_eq!(page.run(BROKEN), json!([[], [], width]), "{view}");
+            let is_wider = "return [...document.querySelectorAll('.page:not([hidden]) table')].some((one) => one.clientWidth > 1100);";
+            assert_eq!(page.run(is_wider), false, "{view}: its table is as wide as its content");
         }
     }
     is_quiet(&page);
