@@ -322,15 +322,15 @@ def promises_of_switchboard(where, objects):
         must(each["subjects"][0]["name"] == spec["serviceAccountName"], "RBAC binds the pods' account")
         if each not in delegators:
             must(each["roleRef"]["name"] == each["metadata"]["name"], "RBAC binds its own role")
-    check = (access.get("kubernetes") or {}).get("check", "ssh")
+    permission = (access.get("kubernetes") or {}).get("permission", "ssh")
     for_users = [each for each in roles if each["metadata"]["name"] not in bound]
-    must(len(for_users) == (reviews and check != "port-forward"), "a ClusterRole for users where they need a right")
+    must(len(for_users) == (reviews and permission != "port-forward"), "a ClusterRole for users where they need a right")
     for each in for_users:
         [rule] = each["rules"]
         expected = {"apiGroups": [""], "resources": ["services/ssh"], "verbs": ["create"]}
-        if check != "ssh":
-            resource = "/".join(filter(None, [check["resource"], check.get("subresource")]))
-            expected = {"apiGroups": [check.get("group", "")], "resources": [resource], "verbs": [check["verb"]]}
+        if permission != "ssh":
+            resource = "/".join(filter(None, [permission["resource"], permission.get("subresource")]))
+            expected = {"apiGroups": [permission.get("group", "")], "resources": [resource], "verbs": [permission["verb"]]}
         must(rule == expected, f"{name(each)} has the right that is asked for")
     mounts = {mount["mountPath"] for mount in container["volumeMounts"]}
     files = [(access.get("users") or {}).get("file")]

@@ -27,7 +27,8 @@ use self::decision::{AccessDecider, NotAllowed};
 use self::grants::ActiveGrants;
 pub use self::grants::TunnelGrant;
 pub use self::options::{
-    Check, Cleartext, Issuer, Jwks, Kubernetes, Mode, OnExpiry, Options, SecretName, TicketOptions, UserFileOptions,
+    Cleartext, Issuer, Jwks, Kubernetes, Mode, NamedObject, OnExpiry, Options, Permission, SecretName, TicketOptions,
+    UserFileOptions,
 };
 pub use self::reviewer::{Action, Change, Decision, NoAnswer, Review, ReviewError, Reviewer, Right, Verdict};
 pub(crate) use self::reviews::cache::SETTLING_TIME;

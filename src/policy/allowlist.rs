@@ -229,6 +229,9 @@ mod tests {
                 lists.as_ref()
             );
         }
+        of_cluster.rules.owner = Some("box".into());
+        writer.apply([set(of_cluster)]);
+        assert!(is_told(), "the users of another object may reach it");
     }
 
     #[test]

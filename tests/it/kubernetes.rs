@@ -1,8 +1,8 @@
 //! The real binary follows a Kubernetes API server through everything that can go wrong with one.
 //!
 //! Each test has a network of its own (see `kubernetes/lab.rs`), and in it a proxy, pods and a fake API server that
-//! does what the scenario says. The scenarios of `kubernetes/shapes.rs`, `kubernetes/changes.rs` and
-//! `kubernetes/rights.rs` need no failure, and run against a real API server too: `make test-kubernetes KUBECONFIG=…`.
+//! does what the scenario says. The scenarios of `kubernetes/shapes.rs`, `kubernetes/changes.rs`,
+//! `kubernetes/permissions.rs` and `kubernetes/rights.rs` need no failure, and run against a real API server too: `make test-kubernetes KUBECONFIG=…`.
 //! The one of `kubernetes/restarts.rs` kills a real one: `make test-restarts KUBE=…`.
 mod access;
 mod api;
@@ -19,6 +19,7 @@ mod live;
 mod nodes;
 mod objects;
 mod outages;
+mod permissions;
 mod pods;
 mod proxy;
 mod rbac;

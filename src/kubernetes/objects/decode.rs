@@ -97,7 +97,7 @@ struct RawService {
     spec: Option<ServiceSpec>,
 }
 
-#[derive(serde::Deserialize)]
+#[derive(Default, serde::Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct RawMetadata {
     labels: Option<BTreeMap<String, Option<String>>>,
@@ -133,10 +133,9 @@ impl RawPort {
 
 fn service(raw: RawService, prefix: &str) -> Service {
     let spec = raw.spec.unwrap_or_default();
-    let annotations = raw
-        .metadata
-        .and_then(|metadata| metadata.annotations)
-        .unwrap_or_default();
+    let RawMetadata { labels, annotations } = raw.metadata.unwrap_or_default();
+    let annotations = annotations.unwrap_or_default();
+    let owner = labels.unwrap_or_default().remove(&format!("{prefix}owner")).flatten();
     let ParsedAnnotations {
         annotations,
         port,
@@ -153,6 +152,7 @@ fn service(raw: RawService, prefix: &str) -> Service {
             choose(ports, port.as_ref(), &mut faults)
         },
         annotations,
+        owner: owner.filter(|name| is_object_name(name)).map(Into::into),
         faults,
     }
 }
@@ -351,6 +351,25 @@ mod tests {
             other @ (DecodedObject::Object(..) | DecodedObject::Irrelevant(_) | DecodedObject::Malformed(_)) => {
                 panic!("{other:?}")
             }
+        }
+    }
+
+    #[test]
+    fn a_label_names_the_owner_of_a_service() {
+        for (label, expected) in [
+            (json!("box"), Some("box")),
+            (json!("a/b"), None),
+            (json!(""), None),
+            (json!(null), None),
+        ] {
+            let labels = json!({"switchboard.dev/owner": label, "other/owner": "x"});
+            let json = json!({"metadata": {"name": "a", "namespace": "n", "labels": labels}, "spec": {}});
+            let DecodedObject::Object(_, Object::Service(service)) = decoded(Kind::Service, &json) else {
+                panic!("{json}");
+            };
+            assert_eq!(service.owner.as_deref(), expected, "{label}");
+            let text = serde_json::to_string(&service).unwrap();
+            assert_eq!(serde_json::from_str::<Service>(&text).unwrap(), *service);
         }
     }
 

@@ -78,6 +78,9 @@ pub(crate) struct Service {
     pub(crate) port: Option<ServicePort>,
     /// The values of its annotations.
     pub(crate) annotations: Annotations,
+    /// The object that the label `owner` names.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) owner: Option<Box<str>>,
     /// The errors of its annotations.
     pub(crate) faults: Vec<AnnotationError>,
 }

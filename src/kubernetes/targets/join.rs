@@ -360,6 +360,7 @@ impl ClusterObjects {
                 limits: effective_limits(&service.annotations, &self.policy.limits),
                 allowed_clients: service.annotations.allowed_clients.clone().map(Arc::new),
                 user_lists: service.annotations.user_lists.as_deref().cloned().map(Arc::new),
+                owner: service.owner.clone(),
                 dials_in: dials_in.then(DialsIn::default),
                 workloads: workloads(&service.annotations, &self.policy.options, dials_in),
                 stopped: service.annotations.stopped,

@@ -381,7 +381,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::policy::access::{Check, Method};
+    use crate::policy::access::{Method, Permission};
 
     const VERSION: &str = "authorization.k8s.io/v1";
     const KIND: &str = "SubjectAccessReview";
@@ -430,7 +430,7 @@ mod tests {
             expires: None,
         };
         let action = Action {
-            check: Check::default(),
+            permission: Permission::default(),
             namespace: "team-a".into(),
             name: "devbox".into(),
         };

@@ -248,7 +248,7 @@ fn action(config: &AccessConfig, user: &User, target: &Target, right: Right) -> 
     match lists {
         Some(lists) if is_listed(user, &lists) => Ok(None),
         Some(_) => ended(unnamed),
-        None => match config.action(target.id(), right) {
+        None => match config.action(target, right) {
             None => ended(unlisted),
             action => Ok(action),
         },

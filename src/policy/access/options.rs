@@ -1,13 +1,16 @@
 //! The settings of the section `access`.
 
+mod permission;
+
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
 use http::Uri;
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::Deserialize;
 
+pub use self::permission::{NamedObject, Permission};
 use crate::base::values::{self, is_label, is_name, is_object_name, is_reserved};
 use crate::base::yaml::forms::{self, DURATION, Schema};
 
@@ -91,8 +94,8 @@ pub struct Kubernetes {
     /// True if a client certificate proves a user: its common name, with its organizations as groups.
     pub certificates: bool,
     /// The permission that a user needs.
-    #[serde(deserialize_with = "check")]
-    pub check: Check,
+    #[serde(deserialize_with = "permission::read")]
+    pub permission: Permission,
     /// The interval in which each user with tunnels to a target is rechecked.
     #[serde(deserialize_with = "forms::one::<Recheck, _>")]
     pub recheck: Duration,
@@ -110,65 +113,11 @@ impl Default for Kubernetes {
             kubeconfig: None,
             audiences: vec!["switchboard".into()],
             certificates: true,
-            check: Check::default(),
+            permission: Permission::default(),
             recheck: Duration::from_mins(5),
             watch_rbac: true,
             stale: Duration::from_mins(10),
         }
-    }
-}
-
-/// The permission that opens a target. See [`Action`](super::Action).
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename = "verb, resource", deny_unknown_fields)]
-pub struct Check {
-    /// The verb.
-    #[serde(deserialize_with = "forms::one::<CheckPart, _>")]
-    pub verb: Box<str>,
-    /// The API group; empty for the core group.
-    #[serde(default, deserialize_with = "forms::one::<CheckPartOrNone, _>")]
-    pub group: Box<str>,
-    /// The resource.
-    #[serde(deserialize_with = "forms::one::<CheckPart, _>")]
-    pub resource: Box<str>,
-    /// The subresource; it may be empty.
-    #[serde(default, deserialize_with = "forms::one::<CheckPartOrNone, _>")]
-    pub subresource: Box<str>,
-}
-
-/// `create services/ssh`, of the Service by its name.
-impl Default for Check {
-    fn default() -> Self {
-        Self {
-            verb: "create".into(),
-            group: "".into(),
-            resource: "services".into(),
-            subresource: "ssh".into(),
-        }
-    }
-}
-
-impl Check {
-    /// `create pods/portforward` in the namespace: what `kubectl port-forward` needs.
-    pub fn port_forward() -> Self {
-        Self {
-            resource: "pods".into(),
-            subresource: "portforward".into(),
-            ..Self::default()
-        }
-    }
-
-    /// `create services/anchor`: what an anchor that dials in needs.
-    pub fn anchor() -> Self {
-        Self {
-            subresource: "anchor".into(),
-            ..Self::default()
-        }
-    }
-
-    /// Returns whether a review names the Service, not all objects of the namespace: no pod has its Service's name.
-    pub fn is_of_the_service(&self) -> bool {
-        &*self.resource != "pods"
     }
 }
 
@@ -262,30 +211,12 @@ forms::forms! {
         at least one: "at least one audience is needed; `\"\"` is the API server's own";
     IssuerAudience: Box<str> = values::text, Schema::Text,
         at least one: "at least one audience is needed: a token for another service proves no user here";
-    KnownCheck: Check = known_check, Schema::Words(&["ssh", "port-forward"]);
-    CheckPart: Box<str> = part, Schema::Pattern("^[a-z][-a-z0-9.]*$");
-    CheckPartOrNone: Box<str> = |text: &str| if text.is_empty() { Ok(Box::default()) } else { part(text) },
-        Schema::Pattern("^([a-z][-a-z0-9.]*)?$");
     Recheck: Duration = |text| within_a_day(text, FREQUENT, ["must be at least 10s: answers count for that long", LOST]), DURATION;
     Stale: Duration = |text| within_a_day(text, Duration::ZERO, ["", LOST]), DURATION;
     NamePrefix: Box<str> = name_prefix, Schema::Pattern("");
     KeySet: Jwks = Jwks::from_str, Schema::Text;
     TicketLife: Duration = |text| within_a_day(text, MIN_LIFETIME, ["must be at least 10m", "must be at most 1d"]), DURATION;
     TicketSecret: SecretName = secret, Schema::Pattern("^([a-z0-9]([-a-z0-9]*[a-z0-9])?/)?[a-z0-9]([-a-z0-9.]*[a-z0-9])?$");
-}
-
-/// Reads a word, or a map with the parts of the right.
-fn check<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Check, D::Error> {
-    #[derive(Deserialize)]
-    #[serde(rename = "any of")]
-    enum CheckForm {
-        #[serde(rename = "a single value", deserialize_with = "forms::one::<KnownCheck, _>")]
-        Word(Check),
-        #[serde(rename = "a map")]
-        Right(Check),
-    }
-    let (CheckForm::Word(check) | CheckForm::Right(check)) = CheckForm::deserialize(deserializer)?;
-    Ok(check)
 }
 
 fn subject() -> Box<str> {
@@ -298,27 +229,6 @@ fn name_prefix(text: &str) -> Result<Box<str>, &'static str> {
         "" => Ok(Box::default()),
         text if is_name(text, MAX_PREFIX) && !is_reserved(text) => Ok(text.into()),
         _ => Err("expected the beginning of a name, such as `oidc:`: at most 64 bytes, and not `system:`"),
-    }
-}
-
-fn known_check(text: &str) -> Result<Check, &'static str> {
-    match text {
-        "ssh" => Ok(Check::default()),
-        "port-forward" => Ok(Check::port_forward()),
-        _ => Err("expected `ssh`, `port-forward`, or a map with `verb`, `group`, `resource` and `subresource`"),
-    }
-}
-
-/// Parses a verb, a group, a resource or a subresource, as in a rule of a Role.
-fn part(text: &str) -> Result<Box<str>, &'static str> {
-    let is_inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.');
-    match text {
-        "*" => Err("a review is about one thing: `*` is for the rule of a Role"),
-        text if text.contains('/') => Err("expected one part: what follows the `/` is the `subresource`"),
-        text if text.starts_with(|first: char| first.is_ascii_lowercase()) && text.bytes().all(is_inner) => {
-            Ok(text.into())
-        }
-        _ => Err("expected lower case letters, digits, `-` and `.`, such as `services`"),
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use super::options::Check;
+use super::options::Permission;
 use super::user::User;
 use crate::base::secret::Secret;
 use crate::protocol::jwt::Jwt;
@@ -66,23 +66,23 @@ pub enum Right {
 pub struct Action {
     /// The permission, such as `create services/ssh`.
     #[serde(flatten)]
-    pub check: Check,
+    pub permission: Permission,
     /// The namespace of the target.
     pub namespace: Box<str>,
-    /// The name of the target's Service; empty for every object of the namespace.
+    /// The name of the object, as [`NamedObject`](super::NamedObject) says; empty for every object of the namespace.
     pub name: Box<str>,
 }
 
 /// Prints `create services/ssh of team-a/devbox`, as the answer to a user without that right.
 impl fmt::Display for Action {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let check = &self.check;
-        write!(f, "{} {}", check.verb, check.resource)?;
-        if !check.subresource.is_empty() {
-            write!(f, "/{}", check.subresource)?;
+        let permission = &self.permission;
+        write!(f, "{} {}", permission.verb, permission.resource)?;
+        if !permission.subresource.is_empty() {
+            write!(f, "/{}", permission.subresource)?;
         }
-        if !check.group.is_empty() {
-            write!(f, ".{}", check.group)?;
+        if !permission.group.is_empty() {
+            write!(f, ".{}", permission.group)?;
         }
         write!(f, " of {}", self.namespace)?;
         match &*self.name {

@@ -5,12 +5,12 @@ use std::time::{Duration, SystemTime};
 
 use super::credentials::credential::Credential;
 use super::oidc::{Issuers, Verifier};
-use super::options::{Check, Options};
+use super::options::{Options, Permission};
 use super::passwords::PasswordFile;
 use super::reviewer::{Action, Reviewer, Right};
 use super::tickets::{Key, Tickets};
 use crate::base::secret::Secret;
-use crate::policy::allowlist::TargetId;
+use crate::policy::allowlist::Target;
 use crate::protocol::jwt::Jwt;
 
 /// The sources that authenticate users and decide about their rights.
@@ -146,20 +146,16 @@ impl AccessConfig {
 
     /// Returns the action to review for a target; `None` without the API server, or for a static target, which is no
     /// object of the cluster even if a Service has its name.
-    pub(super) fn action(&self, id: &TargetId, right: Right) -> Option<Action> {
-        let own = self.options.kubernetes.as_ref().filter(|_| !id.is_static())?;
-        let check = match right {
-            Right::Connect => own.check.clone(),
-            Right::Serve => Check::anchor(),
+    pub(super) fn action(&self, target: &Target, right: Right) -> Option<Action> {
+        let own = self.options.kubernetes.as_ref().filter(|_| !target.id().is_static())?;
+        let permission = match right {
+            Right::Connect => own.permission.clone(),
+            Right::Serve => Permission::anchor(),
         };
         Some(Action {
-            namespace: id.namespace.clone(),
-            name: if check.is_of_the_service() {
-                id.service_name().into()
-            } else {
-                "".into()
-            },
-            check,
+            namespace: target.id().namespace.clone(),
+            name: permission.name_for(target),
+            permission,
         })
     }
 }

@@ -19,6 +19,7 @@ use crate::tunnel::outcome::CloseReason;
 mod guesses;
 mod identities;
 mod memory;
+mod permissions;
 mod taken_back;
 mod tickets;
 

@@ -51,6 +51,11 @@ impl TargetId {
         self.service.rsplit('.').next().unwrap_or_default()
     }
 
+    /// Returns the name of the pod, for one of a Service's pods; `None` for a Service. Only for what is not static.
+    pub fn pod_name(&self) -> Option<&str> {
+        self.service.split_once('.').map(|(pod, _)| pod)
+    }
+
     /// Returns whether this is a static target's identity. A namespace may be called `static`, too, so the colon of the
     /// authority decides: no name of a Service has one.
     pub fn is_static(&self) -> bool {
@@ -147,6 +152,8 @@ pub struct TargetRules {
     pub allowed_clients: Option<Arc<ClientNames>>,
     /// The users that may reach it; `None` leaves the decision to the API server, which knows no static target.
     pub user_lists: Option<Arc<UserLists>>,
+    /// The name of the object that owns it, for permissions that name that one; `None` if its label names none.
+    pub owner: Option<Box<str>>,
     /// The anchors of a target that dials in; `None` for a target that is dialled at its endpoints.
     pub dials_in: Option<DialsIn>,
     /// The workloads to start, and to report activity to.
@@ -400,7 +407,7 @@ impl Target {
         *self.last_dial.lock()
     }
 
-    /// Updates it, for running and new tunnels. Returns whether it names other users than before.
+    /// Updates it, for running and new tunnels. Returns whether other users than before may reach it.
     pub(super) fn update(&self, endpoints: Endpoints, rules: &Arc<TargetRules>) -> bool {
         if **self.endpoints.load() != endpoints {
             self.endpoints.store(Arc::new(endpoints));
@@ -416,7 +423,7 @@ impl Target {
         // Stored first: limits that a request creates from the old rules at the same time are then set to the new ones.
         self.rules.store(Arc::clone(rules));
         self.apply_limits();
-        before.user_lists != rules.user_lists || before.dials_in != rules.dials_in
+        before.user_lists != rules.user_lists || before.dials_in != rules.dials_in || before.owner != rules.owner
     }
 
     pub(super) fn remove(&self) {

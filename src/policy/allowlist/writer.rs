@@ -78,6 +78,7 @@ impl Writer {
                 limits: limits.of_target(&target.limits, target.ssh_only),
                 allowed_clients: target.allowed_clients.clone().map(Arc::new),
                 user_lists: target.user_lists().map(Arc::new),
+                owner: None,
                 dials_in: target.dials_in.clone().map(DialsIn::from),
                 workloads: Workloads::default(),
                 stopped: None,

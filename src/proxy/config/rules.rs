@@ -33,6 +33,7 @@ pub(super) fn check(mut file: ConfigFile, overrides: &Overrides, top: &Field<'_>
     files_of_tls(&file.tls, &tls);
     listen::check_admin(file.admin, &file.listen, top);
     certificates(&file.access, top, knows_clients);
+    permission(&file.access, &top.at("access.kubernetes.permission"));
     let access_kubeconfig = clusters(&mut file, top);
     let takes_anchors = file.anchors.is_some() || file.allowlist.targets.iter().any(|target| target.dials_in.is_some());
     users(&file.access, &top.at("access"), takes_anchors);
@@ -112,6 +113,13 @@ fn certificates(access: &access::Options, top: &Field<'_>, knows_clients: bool) 
     let is_wanted = access.kubernetes.as_ref().is_some_and(|options| options.certificates);
     if is_wanted && field.is_given() && !field.is_faulty() && !knows_clients {
         field.note("has no effect: no client has a certificate without `tls.client_auth` and a port with `tls`");
+    }
+}
+
+fn permission(access: &access::Options, field: &Field<'_>) {
+    let wrong = access.kubernetes.as_ref().and_then(|own| own.permission.check().err());
+    if let Some((key, reason)) = wrong.filter(|_| !field.has_faults()) {
+        field.at(key).fault(reason);
     }
 }
 

@@ -44,7 +44,7 @@ access:
     kubeconfig: /etc/switchboard/kubeconfig
     audiences: [ssh, ""]
     certificates: false
-    check: {verb: use, group: ssh.example.com, resource: hosts, subresource: login}
+    permission: {verb: use, group: ssh.example.com, resource: hosts, subresource: login, name: owner}
     recheck: 10s
     watch_rbac: false
     stale: 0s
@@ -125,7 +125,7 @@ fn the_documented_file_is_the_default() {
 /// Gets the keys of every section from the faults of an unknown one, and looks for each in the documentation.
 #[test]
 fn the_documented_file_holds_every_key() {
-    let asked = "zzz: 1\nanchors: {zzz: 1}\naccess: {zzz: 1, kubernetes: {zzz: 1, check: {zzz: 1}}, oidc: [{zzz: 1}], users: {zzz: 1}, tickets: {zzz: 1}}\nallowlist: {zzz: 1, static: [{zzz: 1, dials_in: {zzz: 1}, limits: {zzz: 1}}], kubernetes: {zzz: 1}}\nlisten: {zzz: 1}\ntls: {zzz: 1, certificates: [{zzz: 1}]}\n\
+    let asked = "zzz: 1\nanchors: {zzz: 1}\naccess: {zzz: 1, kubernetes: {zzz: 1, permission: {zzz: 1}}, oidc: [{zzz: 1}], users: {zzz: 1}, tickets: {zzz: 1}}\nallowlist: {zzz: 1, static: [{zzz: 1, dials_in: {zzz: 1}, limits: {zzz: 1}}], kubernetes: {zzz: 1}}\nlisten: {zzz: 1}\ntls: {zzz: 1, certificates: [{zzz: 1}]}\n\
                  limits: {zzz: 1, tunnel: {zzz: 1}, target: {zzz: 1}, client: {zzz: 1}, user: {zzz: 1}, process: {zzz: 1}, ceiling: {zzz: 1}}\ntimeouts: {zzz: 1}\ndrain: {zzz: 1}\n";
     let faults = Config::parse(asked).unwrap_err();
     let known: BTreeSet<&str> = faults

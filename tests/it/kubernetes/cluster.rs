@@ -66,6 +66,17 @@ pub(crate) fn run<F: AsyncFnOnce(&Ground)>(kubernetes: &[(&str, Value)], scenari
     });
 }
 
+/// Runs a scenario with that permission of users. To be called as [`lab::run`] is.
+pub(crate) fn run_with_permission<F: AsyncFnOnce(&Ground)>(permission: &Value, scenario: F) {
+    let access = json!({
+        "mode": "enforce", "cleartext": "allow",
+        "kubernetes": {"enabled": true, "recheck": "1d", "permission": permission},
+    });
+    lab::run_as(lab::test_name(type_name::<F>()), async |lab| {
+        Box::pin(within(&lab, &[], Some(access), scenario)).await;
+    });
+}
+
 /// Runs a scenario with users and tickets, in which the API server is ended and started. To be called as [`lab::run`] is.
 pub(crate) fn run_restarting<F: AsyncFnOnce(&Ground)>(scenario: F) {
     let access = json!({
@@ -154,8 +165,11 @@ async fn within(lab: &Lab, kubernetes: &[(&str, Value)], access: Option<Value>, 
     let mut settings = settings(kubernetes);
     if let Some(access) = access {
         setup.extend(rights_to_review(&name));
-        let secret = format!("{name}-a/switchboard-tickets");
-        settings = with(settings, "/access", with(access, "/tickets/secret", secret.into()));
+        settings = with(settings, "/access", access);
+        if settings.pointer("/access/tickets").is_some() {
+            let secret = format!("{name}-a/switchboard-tickets");
+            settings = with(settings, "/access/tickets/secret", secret.into());
+        }
     }
     for object in &setup {
         cluster.apply(object).await;

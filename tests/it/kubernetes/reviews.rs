@@ -8,7 +8,7 @@ use serde_json::json;
 use switchboard::base::secret::Secret;
 use switchboard::kubernetes::ApiReviewer;
 use switchboard::policy::access::{
-    Action, Check, Decision, Kubernetes, Method, NoAnswer, ReviewError, Reviewer, User, Verdict,
+    Action, Decision, Kubernetes, Method, NoAnswer, Permission, ReviewError, Reviewer, User, Verdict,
 };
 use switchboard::protocol::jwt::Jwt;
 use tokio::task::JoinSet;
@@ -107,7 +107,7 @@ fn named(user: &str) -> User {
 
 fn ssh(name: &str) -> Action {
     Action {
-        check: Check::default(),
+        permission: Permission::default(),
         namespace: "team-a".into(),
         name: name.into(),
     }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use switchboard::base::secret::Secret;
 use switchboard::kubernetes::{ApiReviewer, BackgroundRuntime, WatchContext, watch_rbac};
-use switchboard::policy::access::{Action, Change, Check, Decision, Kubernetes, Reviewer, User, Verdict};
+use switchboard::policy::access::{Action, Change, Decision, Kubernetes, Permission, Reviewer, User, Verdict};
 use switchboard::protocol::jwt::Jwt;
 use switchboard::proxy::metrics::Metrics;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
@@ -43,12 +43,18 @@ async fn verdict(reviewer: &ApiReviewer, token: &str) -> Result<User, String> {
 }
 
 async fn decision(reviewer: &ApiReviewer, ground: &Reviewing, user: &User, name: &str) -> Decision {
-    decision_by(Check::default(), reviewer, ground, user, name).await
+    decision_by(Permission::default(), reviewer, ground, user, name).await
 }
 
-async fn decision_by(check: Check, reviewer: &ApiReviewer, ground: &Reviewing, user: &User, name: &str) -> Decision {
+async fn decision_by(
+    permission: Permission,
+    reviewer: &ApiReviewer,
+    ground: &Reviewing,
+    user: &User,
+    name: &str,
+) -> Decision {
     let action = Action {
-        check,
+        permission,
         namespace: (*ground.here).into(),
         name: name.into(),
     };
@@ -154,13 +160,13 @@ fn the_right_to_serve_a_service_is_another_one_than_to_reach_it() {
         let binding = with(binding(ground), "/roleRef/name", json!("anchor"));
         ground.apply(&binding).await;
         eventually("it may serve", async || {
-            decision_by(Check::anchor(), &reviewer, ground, &user, "devbox")
+            decision_by(Permission::anchor(), &reviewer, ground, &user, "devbox")
                 .await
                 .allowed
         })
         .await;
         assert!(!decision(&reviewer, ground, &user, "devbox").await.allowed);
-        let other = decision_by(Check::anchor(), &reviewer, ground, &user, "other").await;
+        let other = decision_by(Permission::anchor(), &reviewer, ground, &user, "other").await;
         assert!(!other.allowed, "{other:?}");
         for object in [&binding, &serve, &account(ground, "ci")] {
             ground.delete(object).await;

@@ -293,13 +293,13 @@ over it. Empty for the default, `open`. */ -}}
 {{- /* The permission that a user needs, as a rule of a ClusterRole; nothing for port-forward, which `edit` has. */ -}}
 {{- define "switchboard.accessRule" -}}
 {{- $access := include "switchboard.access" . | fromYaml -}}
-{{- $check := default "ssh" (default dict $access.kubernetes).check -}}
-{{- if kindIs "map" $check -}}
-{{- $resource := printf "%s/%s" $check.resource (default "" $check.subresource) | trimSuffix "/" -}}
-- apiGroups: [{{ default "" $check.group | quote }}]
+{{- $permission := default "ssh" (default dict $access.kubernetes).permission -}}
+{{- if kindIs "map" $permission -}}
+{{- $resource := printf "%s/%s" $permission.resource (default "" $permission.subresource) | trimSuffix "/" -}}
+- apiGroups: [{{ default "" $permission.group | quote }}]
   resources: [{{ $resource | quote }}]
-  verbs: [{{ $check.verb | quote }}]
-{{- else if eq $check "ssh" -}}
+  verbs: [{{ $permission.verb | quote }}]
+{{- else if eq $permission "ssh" -}}
 - apiGroups: [""]
   resources: [services/ssh]
   verbs: [create]
@@ -403,6 +403,7 @@ over it. Empty for the default, `open`. */ -}}
 {{- $runbook := .Values.metrics.prometheus.prometheusRule.runbook -}}
 {{- $groups := get (.Files.Get "files/rules.yaml" | fromYaml) "groups" -}}
 {{- range $group := $groups -}}
+{{- end }}
 {{- range $rule := $group.rules -}}
 {{- $anchor := regexFind "#.*" $rule.annotations.runbook_url -}}
 {{- $_ := set $rule.annotations "runbook_url" (print $runbook $anchor) -}}

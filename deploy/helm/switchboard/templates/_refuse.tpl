@@ -301,6 +301,21 @@ together. deploy/checks/matrix.py compares the sentences with those of the progr
 {{- if and (hasKey $kubernetes "audiences") (not $kubernetes.audiences) -}}
 {{- include "switchboard.fault" (dict "to" $to "at" "access.kubernetes.audiences" "is" "at least one audience is needed; `\"\"` is the API server's own") -}}
 {{- end -}}
+{{- with $kubernetes.permission -}}
+{{- if kindIs "map" . -}}
+{{- $group := default "" .group -}}
+{{- $core := splitList " " "bindings configmaps endpoints events limitranges persistentvolumeclaims pods podtemplates replicationcontrollers resourcequotas secrets serviceaccounts services" -}}
+{{- if contains "." .resource -}}
+{{- include "switchboard.fault" (dict "to" $to "at" "access.kubernetes.permission.resource" "is" "the resource has no dot: what follows it is the `group`") -}}
+{{- else if and (not $group) (not (has .resource $core)) -}}
+{{- include "switchboard.fault" (dict "to" $to "at" "access.kubernetes.permission.resource" "is" (printf "`%s` is no resource of the core group: its API group is missing, as `group`" .resource)) -}}
+{{- else if and (eq (default "service" .name) "pod") (or $group (ne .resource "pods")) -}}
+{{- include "switchboard.fault" (dict "to" $to "at" "access.kubernetes.permission.name" "is" "`pod` is for the resource `pods`: nothing else has its name") -}}
+{{- else if and (eq (default "service" .name) "owner") (not $group) (has .resource (list "pods" "services")) -}}
+{{- include "switchboard.fault" (dict "to" $to "at" "access.kubernetes.permission.name" "is" (printf "`owner` is the object that runs the pods, and not one of the %s" .resource)) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
 {{- $own := $kubernetes.kubeconfig -}}
 {{- $shared := dig "allowlist" "kubernetes" "kubeconfig" "" $config -}}
 {{- $reads := or $kubernetes.enabled $tickets.enabled -}}

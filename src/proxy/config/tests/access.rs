@@ -1,13 +1,13 @@
 //! The section `access`, and the lists of users of static targets: their faults, warnings and notes.
 
 use super::*;
-use crate::policy::access::{Check, Mode, SecretName, TicketOptions};
+use crate::policy::access::{Mode, Permission, SecretName, TicketOptions};
 
 mod warnings;
 
 /// Access control in [`FULL`].
 pub(super) fn everything() -> crate::policy::access::Options {
-    use crate::policy::access::{Check, Cleartext, Issuer, Jwks, Kubernetes, Mode, OnExpiry};
+    use crate::policy::access::{Cleartext, Issuer, Jwks, Kubernetes, Mode, NamedObject, OnExpiry, Permission};
     crate::policy::access::Options {
         mode: Mode::Enforce,
         cleartext: Cleartext::Allow,
@@ -18,11 +18,12 @@ pub(super) fn everything() -> crate::policy::access::Options {
             kubeconfig: None,
             audiences: vec!["ssh".into(), "".into()],
             certificates: false,
-            check: Check {
+            permission: Permission {
                 verb: "use".into(),
                 group: "ssh.example.com".into(),
                 resource: "hosts".into(),
                 subresource: "login".into(),
+                name: NamedObject::Owner,
             },
             recheck: Duration::from_secs(10),
             watch_rbac: false,
@@ -127,31 +128,52 @@ const FAULTS: &[(&str, &str)] = &[
              (found `25h`)",
     ),
     (
-        "kubernetes: {check: shh}",
-        "1:30: error: access.kubernetes.check: expected `ssh`, `port-forward`, or a map with `verb`, `group`, \
-             `resource` and `subresource` (found `shh`); did you mean `ssh`?",
+        "kubernetes: {permission: shh}",
+        "1:35: error: access.kubernetes.permission: expected `ssh`, `port-forward`, or a map with `verb`, `group`, \
+             `resource`, `subresource` and `name` (found `shh`); did you mean `ssh`?",
     ),
     (
-        "kubernetes: {check: [ssh]}",
-        "1:23: error: access.kubernetes.check: expected a single value or a map (found a list)",
+        "kubernetes: {permission: [ssh]}",
+        "1:23: error: access.kubernetes.permission: expected a single value or a map (found a list)",
     ),
     (
-        "kubernetes: {check: {verb: create, resource: services/ssh}}",
-        "1:55: error: access.kubernetes.check.resource: expected one part: what follows the `/` is the \
+        "kubernetes: {permission: {verb: create, resource: services/ssh}}",
+        "1:60: error: access.kubernetes.permission.resource: expected one part: what follows the `/` is the \
              `subresource` (found `services/ssh`)",
     ),
     (
-        "kubernetes: {check: {verb: \"*\", resource: services}}",
-        "1:37: error: access.kubernetes.check.verb: a review is about one thing: `*` is for the rule of a Role \
+        "kubernetes: {permission: {verb: \"*\", resource: services}}",
+        "1:42: error: access.kubernetes.permission.verb: a review is about one thing: `*` is for the rule of a Role \
              (found `*`)",
     ),
     (
-        "kubernetes: {check: {verb: \"\", resource: services}}",
-        "1:37: error: access.kubernetes.check.verb: expected lower case letters, digits, `-` and `.`, such as `services` (found ``)",
+        "kubernetes: {permission: {verb: \"\", resource: services}}",
+        "1:42: error: access.kubernetes.permission.verb: expected lower case letters, digits, `-` and `.`, such as `services` (found ``)",
     ),
     (
-        "kubernetes: {check: {verb: get, resource: Services}}",
-        "1:52: error: access.kubernetes.check.resource: expected lower case letters, digits, `-` and `.`, such as `services` (found `Services`)",
+        "kubernetes: {permission: {verb: get, resource: Services}}",
+        "1:57: error: access.kubernetes.permission.resource: expected lower case letters, digits, `-` and `.`, such as `services` (found `Services`)",
+    ),
+    (
+        "kubernetes: {permission: {verb: connect, resource: workspaces}}",
+        "1:61: error: access.kubernetes.permission.resource: `workspaces` is no resource of the core group: its API group \
+             is missing, as `group`",
+    ),
+    (
+        "kubernetes: {permission: {verb: connect, resource: workspaces.kubeflow.org}}",
+        "1:61: error: access.kubernetes.permission.resource: the resource has no dot: what follows it is the `group`",
+    ),
+    (
+        "kubernetes: {permission: {verb: connect, group: kubeflow.org, resource: workspaces, name: pod}}",
+        "1:100: error: access.kubernetes.permission.name: `pod` is for the resource `pods`: nothing else has its name",
+    ),
+    (
+        "kubernetes: {permission: {verb: create, resource: services, name: owner}}",
+        "1:76: error: access.kubernetes.permission.name: `owner` is the object that runs the pods, and not one of the services",
+    ),
+    (
+        "kubernetes: {permission: {verb: create, resource: pods, name: Pod}}",
+        "1:72: error: access.kubernetes.permission.name: expected `service`, `pod` or `owner` (found `Pod`); did you mean `pod`?",
     ),
     (
         "tickets: {ttl: 9m}",
@@ -402,21 +424,23 @@ fn a_hash_that_is_guessed_fast_is_warned_of_with_its_file_and_line() {
 }
 
 #[test]
-fn a_check_is_a_word_or_a_right() {
-    let check = |text: &str| {
-        let text = with_alice(&format!("access: {{kubernetes: {{enabled: true, check: {text}}}}}"));
-        Config::parse(&text).unwrap().access.kubernetes.unwrap().check
+fn a_permission_is_a_word_or_a_map() {
+    let permission = |text: &str| {
+        let text = with_alice(&format!(
+            "access: {{kubernetes: {{enabled: true, permission: {text}}}}}"
+        ));
+        Config::parse(&text).unwrap().access.kubernetes.unwrap().permission
     };
-    assert_eq!(check("ssh"), Check::default());
-    assert_eq!(check("~"), Check::default());
-    assert_eq!(check("port-forward"), Check::port_forward());
+    assert_eq!(permission("ssh"), Permission::default());
+    assert_eq!(permission("~"), Permission::default());
+    assert_eq!(permission("port-forward"), Permission::port_forward());
     assert_eq!(
-        check("{verb: create, group: \"\", resource: services, subresource: ssh}"),
-        Check::default()
+        permission("{verb: create, group: \"\", resource: services, subresource: ssh}"),
+        Permission::default()
     );
     assert_eq!(
-        check("{verb: create, resource: pods, subresource: portforward}"),
-        Check::port_forward(),
+        permission("{verb: create, resource: pods, subresource: portforward}"),
+        Permission::port_forward(),
         "no pod has the name of its Service"
     );
 }

@@ -31,7 +31,7 @@ fn only<'a>(schema: &'a Value, path: &str) -> &'a Value {
 #[test]
 fn every_map_of_the_schema_has_the_keys_of_its_reader_and_no_others() {
     let schema = Config::schema();
-    let asked = "zzz: 1\naccess: {zzz: 1, kubernetes: {zzz: 1, check: {zzz: 1}}, oidc: [{zzz: 1}], users: {zzz: 1}, tickets: {zzz: 1}}\n\
+    let asked = "zzz: 1\naccess: {zzz: 1, kubernetes: {zzz: 1, permission: {zzz: 1}}, oidc: [{zzz: 1}], users: {zzz: 1}, tickets: {zzz: 1}}\n\
                  anchors: {zzz: 1}\nallowlist: {zzz: 1, static: [{zzz: 1, dials_in: {zzz: 1}, limits: {zzz: 1}}], kubernetes: {zzz: 1}}\n\
                  listen: [{zzz: 1}]\ntls: {zzz: 1, certificates: [{zzz: 1}]}\ntimeouts: {zzz: 1}\ndrain: {zzz: 1}\n\
                  limits: {zzz: 1, tunnel: {zzz: 1}, target: {zzz: 1}, client: {zzz: 1}, user: {zzz: 1}, process: {zzz: 1}, ceiling: {zzz: 1}}\n";
@@ -73,9 +73,9 @@ fn the_schema_tells_kinds_of_values_apart() {
     assert_eq!(only(&schema, "listen[0].tls")["enum"][2], "required");
     assert_eq!(only(&schema, "limits.tunnel.download")["type"][0], "string");
     assert_eq!(only(&schema, "allowlist")["type"][1], "null");
-    let check = &only(&schema, "access.kubernetes")["properties"]["check"]["anyOf"];
-    assert_eq!(check[0]["enum"][1], "port-forward");
-    assert_eq!(check[1]["required"], serde_json::json!(["verb", "resource"]));
+    let permission = &only(&schema, "access.kubernetes")["properties"]["permission"]["anyOf"];
+    assert_eq!(permission[0]["enum"][1], "port-forward");
+    assert_eq!(permission[1]["required"], serde_json::json!(["verb", "resource"]));
     let target = only(&schema, "allowlist.static[0]");
     assert_eq!(target["required"], serde_json::json!(["name"]));
     assert_eq!(only(target, "name")["type"], "string");

@@ -182,10 +182,10 @@ fn values_that_another_key_makes_meaningless_are_warned_of() {
         ("limits: {ceiling: {ssh_only: true}}", ""),
         ("ssh_only: false", ""),
         (
-            "access: {kubernetes: {check: port-forward}}",
+            "access: {kubernetes: {permission: port-forward}}",
             &unused("access.kubernetes"),
         ),
-        ("access: {kubernetes: {enabled: false, check: port-forward}}", ""),
+        ("access: {kubernetes: {enabled: false, permission: port-forward}}", ""),
         ("access: {tickets: {ttl: 4h}}", &unused("access.tickets")),
         ("access: {tickets: {enabled: false}}", ""),
     ] {

@@ -1,0 +1,103 @@
+//! Three permissions, given and taken back: with a real API server or the fake one.
+
+use std::time::Instant;
+
+use serde_json::{Value, json};
+
+use super::cluster::{self, Ground};
+use super::objects::{endpoint, role, role_binding, service, slice, with};
+use super::proxy::{Refused, Tunnel, eventually};
+
+/// The Service `web`, which the object `box` owns, with its pod `web-0`.
+async fn prepare(ground: &Ground) -> String {
+    let here = &ground.here;
+    let pod = with(endpoint("10.9.1.1", "ready"), "/hostname", json!("web-0"));
+    ground
+        .apply(&with(slice(here, "web", &["10.9.1.1"]), "/endpoints", json!([pod])))
+        .await;
+    ground.apply(&owned(ground, "box")).await;
+    let account = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "ci", "namespace": here}});
+    ground.apply(&account).await;
+    ground.token("ci").await
+}
+
+fn owned(ground: &Ground, owner: &str) -> Value {
+    let labels = json!({"switchboard.dev/expose": "true", "switchboard.dev/owner": owner});
+    let service = with(service(&ground.here, "web"), "/spec/clusterIP", json!("None"));
+    with(service, "/metadata/labels", labels)
+}
+
+fn binding(ground: &Ground) -> Value {
+    let subject = json!([{"kind": "ServiceAccount", "name": "ci", "namespace": ground.here}]);
+    with(role_binding(&ground.here, "ci", "ssh", ""), "/subjects", subject)
+}
+
+async fn login(ground: &Ground, name: &str, token: &str) -> Result<Tunnel, Refused> {
+    let field = format!("Proxy-Authorization: Bearer {token}\r\n");
+    ground
+        .proxy
+        .connect_with(&format!("{name}.{}:22", ground.here), &field)
+        .await
+}
+
+/// Gives the rule to a user, who then reaches the name, and takes it back.
+async fn is_given_and_taken(ground: &Ground, name: &str, rule: Value) {
+    let token = prepare(ground).await;
+    let role = with(role(&ground.here, "ssh", &[]), "/rules", json!([rule]));
+    ground.apply(&role).await;
+    let refused = login(ground, name, &token).await.unwrap_err();
+    assert_eq!(refused.status, 403, "{refused:?}");
+    ground.apply(&binding(ground)).await;
+    let started = Instant::now();
+    eventually("the permission counts", async || {
+        login(ground, name, &token).await.is_ok()
+    })
+    .await;
+    let given = started.elapsed();
+    let mut tunnel = login(ground, name, &token).await.unwrap();
+    ground.delete(&binding(ground)).await;
+    let started = Instant::now();
+    tunnel.ended().await;
+    eprintln!(
+        "figure: {name}: given after {given:?}, its tunnel ended after {:?}",
+        started.elapsed()
+    );
+    assert_eq!(login(ground, name, &token).await.unwrap_err().status, 403);
+}
+
+#[test]
+fn create_services_ssh_by_the_name_of_the_service() {
+    cluster::run_with_permission(&json!("ssh"), async |ground| {
+        let rule =
+            json!({"apiGroups": [""], "resources": ["services/ssh"], "verbs": ["create"], "resourceNames": ["web"]});
+        is_given_and_taken(ground, "web-0.web", rule).await;
+    });
+}
+
+#[test]
+fn create_pods_ssh_by_the_name_of_the_pod() {
+    let permission = json!({"verb": "create", "resource": "pods", "subresource": "ssh", "name": "pod"});
+    cluster::run_with_permission(&permission, async |ground| {
+        let rule =
+            json!({"apiGroups": [""], "resources": ["pods/ssh"], "verbs": ["create"], "resourceNames": ["web-0"]});
+        is_given_and_taken(ground, "web-0.web", rule).await;
+    });
+}
+
+#[test]
+fn connect_workspaces_by_the_name_of_the_owner_which_may_change() {
+    let permission = json!({"verb": "connect", "group": "kubeflow.org", "resource": "workspaces", "name": "owner"});
+    cluster::run_with_permission(&permission, async |ground| {
+        let rule = json!({
+            "apiGroups": ["kubeflow.org"], "resources": ["workspaces"], "verbs": ["connect"], "resourceNames": ["box"],
+        });
+        is_given_and_taken(ground, "web", rule).await;
+        ground.apply(&binding(ground)).await;
+        let token = ground.token("ci").await;
+        eventually("it is given back", async || login(ground, "web", &token).await.is_ok()).await;
+        let mut tunnel = login(ground, "web", &token).await.unwrap();
+        ground.apply(&owned(ground, "other")).await;
+        tunnel.ended().await;
+        assert_eq!(login(ground, "web", &token).await.unwrap_err().status, 403);
+    });
+}
