@@ -8,7 +8,7 @@
 //! A failure of the API server changes nothing: a target stays on the allowlist until the cluster says otherwise.
 //!
 //! Three writers are off by default: `workload_starter` starts workloads for requests, `activity_reports` notes in
-//! Notebooks when they were used, and `event_recorder` writes Events about Services.
+//! them when they were used, and `event_recorder` writes Events about Services.
 //!
 //! `reviews` requests from the API server the user of a token and the decisions about a user. `rbac` reports that
 //! decisions may have changed. `tickets` watches the Secret of tickets, and `replicas` the pods of the proxy's own
@@ -28,7 +28,7 @@ mod writes;
 pub(crate) use self::api::requests::{encoded, report_cluster};
 pub use self::api::thread::BackgroundRuntime;
 pub use self::api::watcher::WatchContext;
-pub use self::options::Options;
+pub use self::options::{Options, WorkloadKind};
 pub use self::pods::PodSelector;
 pub(crate) use self::pods::{Pod, Pods, PortForward};
 pub use self::replicas::watch_replicas;

@@ -14,6 +14,12 @@ import yaml
 
 VERSIONS = ["1.29", "1.37"]
 BUILT_IN = re.compile(r"^(v1|apps/v1|batch/v1|policy/v1|autoscaling/v2|networking\.k8s\.io/v1|rbac\.authorization\.k8s\.io/v1)$")
+# Those of the program.
+WORKLOAD_KINDS = [
+    {"resource": "statefulsets.v1.apps/scale", "patch": "{}"},
+    {"resource": "deployments.v1.apps/scale", "patch": "{}"},
+    {"resource": "notebooks.v1.kubeflow.org", "patch": "{}", "activity": "notebooks.kubeflow.org/last-activity"},
+]
 UNIT = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
 faults = []
@@ -307,10 +313,13 @@ def promises_of_switchboard(where, objects):
         must(not namespace or role["metadata"]["namespace"] == namespace[0], "the namespace of the Secret")
     kubernetes = config["allowlist"].get("kubernetes", {})
     writes = {}
-    if kubernetes.get("wake"):
-        writes |= {"statefulsets/scale": ["get", "patch"], "deployments/scale": ["get", "patch"], "notebooks": ["get", "patch"]}
-    if kubernetes.get("report_activity"):
-        writes["notebooks"] = ["get", "patch"]
+    for kind in kubernetes.get("workload_kinds", WORKLOAD_KINDS):
+        resource, *subresource = kind["resource"].split("/")
+        resource = resource.split(".")[0]
+        if kubernetes.get("wake") and "patch" in kind:
+            writes["/".join([resource, *subresource])] = ["get", "patch"]
+        if kubernetes.get("report_activity") and "activity" in kind:
+            writes[resource] = ["get", "patch"]
     if kubernetes.get("events"):
         writes["events"] = ["create", "patch"]
     must({resource for rule in granted for resource in rule["resources"]} == allowed | set(writes), "RBAC")

@@ -20,7 +20,7 @@ metrics! {
     pub wakes: Counters<1> = counters("switchboard_wakes_total", &["result"]);
     /// Events about Services that were to be written, by result.
     pub service_events: Counters<1> = counters("switchboard_service_events_total", &["result"]);
-    /// Reports of activity to Notebooks, by result.
+    /// Reports of activity to workloads, by result.
     pub activity_reports: Counters<1> = counters("switchboard_activity_reports_total", &["result"]);
     /// Annotations of Services that are invalid, above the ceiling or without effect.
     pub annotation_errors: IntCounter = counter("switchboard_annotation_errors_total");

@@ -1,5 +1,7 @@
 //! The settings of a cluster.
 
+mod workload_kind;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,9 +9,11 @@ use std::time::Duration;
 use ipnet::IpNet;
 use serde::Deserialize;
 
+use self::workload_kind::NeededRules;
+pub use self::workload_kind::WorkloadKind;
 use crate::base::values::{domain, is_label};
 use crate::base::yaml::forms::{self, Schema};
-use crate::policy::allowlist::{self, Suffixes};
+use crate::policy::allowlist::{self, Suffixes, Workload};
 
 /// The Services of a cluster that are on the allowlist, and their names.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -53,6 +57,9 @@ pub struct Options {
     /// True if the annotation `wake` has an effect.
     #[serde(rename = "wake")]
     pub wakes: bool,
+    /// The kinds of workloads that the annotations `wake` and `report-activity` can name.
+    #[serde(deserialize_with = "forms::items")]
+    pub workload_kinds: Vec<WorkloadKind>,
     /// How long a workload may take from its start to a ready endpoint.
     #[serde(deserialize_with = "forms::one::<forms::Brief, _>")]
     pub wake_timeout: Duration,
@@ -82,6 +89,7 @@ impl Default for Options {
             wait_for_ready: Duration::from_secs(10),
             keeps_removed: false,
             wakes: false,
+            workload_kinds: WorkloadKind::shipped(),
             wake_timeout: Duration::from_secs(90),
             reports_activity: false,
             writes_events: false,
@@ -100,6 +108,21 @@ impl Options {
             wait_for_ready: self.wait_for_ready,
             wake: self.wakes.then_some(self.wake_timeout),
         }
+    }
+
+    /// Returns the kind of a workload; `None` if it is not configured.
+    pub(super) fn kind(&self, workload: &Workload) -> Option<&WorkloadKind> {
+        self.workload_kinds.iter().find(|kind| kind.name == workload.kind)
+    }
+
+    /// Returns the permissions that `wake` and `report_activity` need, as rules of a Role; empty if both are off.
+    pub fn needed_rules(&self) -> String {
+        let needed = NeededRules {
+            kinds: &self.workload_kinds,
+            wakes: self.wakes,
+            reports_activity: self.reports_activity,
+        };
+        needed.to_string()
     }
 }
 

@@ -6,7 +6,7 @@ pub use self::static_target::{AnchorUsers, StaticTarget};
 pub use self::table::{Allowlist, ClusterView, NoRemarks, Options, Suffixes};
 pub use self::target::{ClientNames, DialsIn, Endpoints, LastDial, Target, TargetId, TargetRules, UserLists};
 pub use self::wake::{WakeRequest, WakeRequests, WakeResult};
-pub use self::workload::{Stop, Workload, WorkloadKind, Workloads};
+pub use self::workload::{Stop, Workload, Workloads};
 pub use self::writer::{Change, ServiceTarget, Writer};
 
 mod host_keys;

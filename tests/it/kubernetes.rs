@@ -2,7 +2,7 @@
 //!
 //! Each test has a network of its own (see `kubernetes/lab.rs`), and in it a proxy, pods and a fake API server that
 //! does what the scenario says. The scenarios of `kubernetes/shapes.rs`, `kubernetes/changes.rs`,
-//! `kubernetes/permissions.rs` and `kubernetes/rights.rs` need no failure, and run against a real API server too: `make test-kubernetes KUBECONFIG=…`.
+//! `kubernetes/kinds.rs`, `kubernetes/permissions.rs` and `kubernetes/rights.rs` need no failure, and run against a real API server too: `make test-kubernetes KUBECONFIG=…`.
 //! The one of `kubernetes/restarts.rs` kills a real one: `make test-restarts KUBE=…`.
 mod access;
 mod api;
@@ -14,6 +14,7 @@ mod guards;
 mod history;
 mod host_keys;
 mod import;
+mod kinds;
 pub(crate) mod lab;
 mod live;
 mod nodes;

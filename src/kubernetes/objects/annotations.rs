@@ -10,8 +10,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::base::values::{self, boolean, timeout, unless};
-use crate::kubernetes::options::Options;
-use crate::policy::allowlist::{ClientNames, Stop, UserLists, Workload, WorkloadKind, Workloads};
+use crate::kubernetes::options::{Options, WorkloadKind};
+use crate::policy::allowlist::{ClientNames, Stop, UserLists, Workload, Workloads};
 use crate::protocol::host_key::HostKeys;
 use crate::tunnel::limits::{Limits, Rate, Size, TargetLimits, TunnelLimits};
 use crate::tunnel::proxy_header::Version;
@@ -46,7 +46,7 @@ pub(crate) struct Annotations {
     pub(crate) dials_in: Option<bool>,
     /// `wake`: the workload that a request starts when the Service has no endpoint.
     pub(crate) wake: Option<Box<Workload>>,
-    /// `report-activity`: the Notebook to report activity to.
+    /// `report-activity`: the workload to report activity to.
     pub(crate) report_activity: Option<Box<Workload>>,
     /// `stopped`: no new tunnel, and nothing is started.
     pub(crate) stopped: Option<Stop>,
@@ -156,7 +156,7 @@ impl ParsedAnnotations {
             "ssh-only" => values.ssh_only = Some(values::read(text, boolean)?),
             "dials-in" => values.dials_in = Some(values::read(text, boolean)?),
             "wake" => values.wake = Some(Box::new(values::read(text, Workload::from_str)?)),
-            "report-activity" => values.report_activity = Some(Box::new(values::read(text, notebook)?)),
+            "report-activity" => values.report_activity = Some(Box::new(values::read(text, Workload::from_str)?)),
             "stopped" => values.stopped = values::read(text, |text| unless("false", text, Stop::from_str))?,
             "host-keys" => values.host_keys = Some(Box::new(values::read(text, HostKeys::from_str)?)),
             // The label that puts a Service on the allowlist; as an annotation it has no effect.
@@ -227,7 +227,6 @@ pub(crate) fn find_unmet(annotations: &Annotations, limits: &Limits, options: &O
         let found = found.map(ToString::to_string).unwrap_or_default();
         format!("{found} is above the operator's ceiling: {ceiling} applies")
     };
-    let off = |option: &str| format!("no effect: `allowlist.kubernetes.{option}` of this proxy is false");
     let lists = annotations.user_lists.as_deref();
     let list = match lists {
         Some(UserLists { users, groups }) if users.is_empty() && !groups.is_empty() => "allowed-groups",
@@ -261,27 +260,51 @@ pub(crate) fn find_unmet(annotations: &Annotations, limits: &Limits, options: &O
             without_clients.to_owned(),
         ),
         (lists.is_some() && !usable.allowed_users, list, without_users.to_owned()),
+        (
+            annotations.dials_in == Some(true) && !usable.dials_in,
+            "dials-in",
+            "no effect: this proxy takes no anchors, as it has no `anchors`".to_owned(),
+        ),
+        (hides_keys, "host-keys", without_keys.to_owned()),
+    ];
+    let checks = checks.into_iter().chain(unmet_workloads(annotations, limits, options));
+    let unmet = checks.filter(|(is_unmet, ..)| *is_unmet);
+    unmet
+        .map(|(_, key, reason)| AnnotationError::new(key, reason))
+        .collect()
+}
+
+/// Returns whether `wake` and `report-activity` are not applied as written, each with a reason.
+fn unmet_workloads(annotations: &Annotations, limits: &Limits, options: &Options) -> [(bool, &'static str, String); 5] {
+    let off = |option: &str| format!("no effect: `allowlist.kubernetes.{option}` of this proxy is false");
+    let wakeable = known(&annotations.wake, options, |kind| kind.patch.is_some());
+    let reportable = known(&annotations.report_activity, options, |kind| kind.activity.is_some());
+    let unknown = |part: &str| {
+        format!("no effect: `allowlist.kubernetes.workload_kinds` of this proxy has no such kind with `{part}`")
+    };
+    [
         (annotations.wake.is_some() && !options.wakes, "wake", off("wake")),
+        (
+            annotations.wake.is_some() && options.wakes && wakeable.is_none(),
+            "wake",
+            unknown("patch"),
+        ),
         (
             annotations.wake.is_some() && dials_in(annotations, limits),
             "wake",
             "no effect: the Service dials in".to_owned(),
         ),
         (
-            annotations.dials_in == Some(true) && !usable.dials_in,
-            "dials-in",
-            "no effect: this proxy takes no anchors, as it has no `anchors`".to_owned(),
-        ),
-        (
             annotations.report_activity.is_some() && !options.reports_activity,
             "report-activity",
             off("report_activity"),
         ),
-        (hides_keys, "host-keys", without_keys.to_owned()),
-    ];
-    let unmet = checks.into_iter().filter(|(is_unmet, ..)| *is_unmet);
-    let errors = unmet.map(|(_, key, reason)| AnnotationError::new(key, reason));
-    errors.collect()
+        (
+            annotations.report_activity.is_some() && options.reports_activity && reportable.is_none(),
+            "report-activity",
+            unknown("activity"),
+        ),
+    ]
 }
 
 /// Returns the largest burst that an annotation may ask for: the bytes of one second at the lower of the ceiling's
@@ -306,20 +329,25 @@ pub(crate) fn host_keys(annotations: &Annotations, limits: &Limits) -> Option<Ar
     keys.cloned().map(Arc::new)
 }
 
-/// Returns the workloads behind a Service that this proxy starts or reports activity to. None is started if anchors serve
+/// Returns the workloads of a Service that this proxy starts or reports activity to. None is started if anchors serve
 /// the Service.
 pub(crate) fn workloads(annotations: &Annotations, options: &Options, dials_in: bool) -> Workloads {
-    let of = |workload: &Option<Box<Workload>>, is_on| workload.as_deref().filter(|_| is_on).cloned();
+    let wake = known(&annotations.wake, options, |kind| kind.patch.is_some());
+    let report = known(&annotations.report_activity, options, |kind| kind.activity.is_some());
     Workloads {
-        wake: of(&annotations.wake, options.wakes && !dials_in),
-        report_activity: of(&annotations.report_activity, options.reports_activity),
+        wake: wake.filter(|_| options.wakes && !dials_in).cloned(),
+        report_activity: report.filter(|_| options.reports_activity).cloned(),
     }
 }
 
-fn notebook(text: &str) -> Result<Workload, &'static str> {
-    let workload = text.parse().ok();
-    let workload = workload.filter(|workload: &Workload| workload.kind == WorkloadKind::Notebook);
-    workload.ok_or("expected notebook/NAME")
+/// Returns a workload, if its kind is known and can do that.
+fn known<'a>(
+    workload: &'a Option<Box<Workload>>,
+    options: &Options,
+    can: impl Fn(&WorkloadKind) -> bool,
+) -> Option<&'a Workload> {
+    let workload = workload.as_deref()?;
+    options.kind(workload).is_some_and(can).then_some(workload)
 }
 
 fn port_selector(text: &str) -> Result<PortSelector, String> {
@@ -484,7 +512,7 @@ mod tests {
             ("port", ""),
             ("wake", "devbox"),
             ("wake", "statefulset/a/scale"),
-            ("report-activity", "statefulset/devbox"),
+            ("report-activity", "statefulset"),
             ("host-keys", ""),
             ("host-keys", "ssh-dss AAAA"),
             ("host-keys", &format!("{ED25519}\nssh-ed25519 AAAA")),

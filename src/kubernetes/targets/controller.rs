@@ -17,7 +17,7 @@ use crate::kubernetes::api::failure::Failure;
 use crate::kubernetes::api::requests::{FOLLOWER, report_cluster};
 use crate::kubernetes::api::thread::BackgroundRuntime;
 use crate::kubernetes::metrics::ClusterMetrics;
-use crate::kubernetes::options::Options;
+use crate::kubernetes::options::{Options, WorkloadKind};
 use crate::kubernetes::writes::activity_reports::ActivityReports;
 use crate::kubernetes::writes::event_recorder::EventRecorder;
 use crate::kubernetes::writes::workload_starter::WorkloadStarter;
@@ -91,9 +91,9 @@ impl Controller {
 }
 
 /// Returns the settings that decide which tasks there are.
-fn tasks_of(options: &Options) -> (Option<&PathBuf>, [bool; 3]) {
+fn tasks_of(options: &Options) -> (Option<&PathBuf>, [bool; 3], &[WorkloadKind]) {
     let switches = [options.wakes, options.reports_activity, options.writes_events];
-    (options.snapshot_file.as_ref(), switches)
+    (options.snapshot_file.as_ref(), switches, &options.workload_kinds)
 }
 
 /// The work of the thread.
@@ -148,9 +148,11 @@ impl Worker {
             metrics,
             recorder,
         } = outputs.clone();
+        let options = Arc::new(self.options.clone());
         if self.options.wakes {
             let starter = WorkloadStarter {
                 api: Arc::clone(&api),
+                options: Arc::clone(&options),
                 writer: writer.clone(),
                 metrics: metrics.clone(),
                 recorder,
@@ -158,7 +160,12 @@ impl Worker {
             tasks.spawn(starter.run());
         }
         if self.options.reports_activity {
-            let reports = ActivityReports { api, writer, metrics };
+            let reports = ActivityReports {
+                api,
+                options,
+                writer,
+                metrics,
+            };
             tasks.spawn(reports.run());
         }
         outputs

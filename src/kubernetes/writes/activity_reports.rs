@@ -1,4 +1,4 @@
-//! Reports activity to Kubeflow Notebooks, for Services with the annotation `report-activity`.
+//! Reports activity to workloads such as Kubeflow Notebooks, for Services with the annotation `report-activity`.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -10,18 +10,20 @@ use serde_json::json;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tracing::{debug, warn};
 
-use super::workload_starter::notebook_path;
 use crate::base::text::excerpt;
 use crate::base::values;
 use crate::kubernetes::api::api_client::ApiClient;
 use crate::kubernetes::api::failure::ApiError;
 use crate::kubernetes::metrics::ClusterMetrics;
-use crate::policy::allowlist::{TargetId, Writer};
+use crate::kubernetes::options::Options;
+use crate::policy::allowlist::{TargetId, Workload, Writer};
 
-/// The task that writes the last activity of targets to their Notebooks.
+/// The task that writes the last activity of targets to their workloads.
 pub(crate) struct ActivityReports {
     /// The API client.
     pub(crate) api: Arc<ApiClient>,
+    /// The settings, with the kinds of workloads.
+    pub(crate) options: Arc<Options>,
     /// The targets.
     pub(crate) writer: Writer,
     /// The counts.
@@ -46,7 +48,7 @@ impl ActivityReports {
             reports.retain(|_, report| report.at.elapsed() < REMEMBERED);
             for target in self.writer.targets() {
                 let rules = target.rules();
-                let (Some(notebook), Some(activity)) = (&rules.workloads.report_activity, target.last_activity())
+                let (Some(workload), Some(activity)) = (&rules.workloads.report_activity, target.last_activity())
                 else {
                     continue;
                 };
@@ -55,8 +57,8 @@ impl ActivityReports {
                 if reports.get(id).is_some_and(is_told) {
                     continue;
                 }
-                let told = self.report(&id.namespace, &notebook.name, activity).await;
-                // A failure delays the next report as much as a success: the Notebook may not exist.
+                let told = self.report(&id.namespace, workload, activity).await;
+                // A failure delays the next report as much as a success: the workload may not exist.
                 let report = Report {
                     activity: told.as_ref().map_or(UNIX_EPOCH, |()| activity),
                     at: Instant::now(),
@@ -67,11 +69,11 @@ impl ActivityReports {
                     .count([if told.is_ok() { "written" } else { "failed" }]);
                 match told {
                     Err(error) if error.status == Some(StatusCode::NOT_FOUND) => {
-                        debug!(target = %id, %notebook, "there is no such Notebook to report activity to");
+                        debug!(target = %id, %workload, "there is no such workload to report activity to");
                     }
                     Err(error) => {
                         let reason = excerpt(&error.reason, MAX_REASON);
-                        warn!(target = %id, %notebook, "activity cannot be reported: {reason}");
+                        warn!(target = %id, %workload, "activity cannot be reported: {reason}");
                         if error.failure.is_of_connection() {
                             // Each other report would wait for its deadline, too.
                             break;
@@ -83,14 +85,20 @@ impl ActivityReports {
         }
     }
 
-    /// Writes `activity` to a Notebook, unless that has a later one.
-    async fn report(&self, namespace: &str, name: &str, activity: SystemTime) -> Result<(), ApiError> {
-        let path = notebook_path(namespace, name);
+    /// Writes `activity` to a workload, unless that has a later one.
+    async fn report(&self, namespace: &str, workload: &Workload, activity: SystemTime) -> Result<(), ApiError> {
+        let kind = self.options.kind(workload);
+        // Settings without it have restarted this task.
+        let Some((resource, annotation)) = kind.and_then(|kind| Some((&kind.resource, &**kind.activity.as_ref()?)))
+        else {
+            return Ok(());
+        };
+        let path = resource.object_path(namespace, &workload.name);
         let mut conflicts = 0;
         loop {
             let object = self.api.get(&path).await?;
-            let Notebook { metadata } = serde_json::from_str(&object.json)?;
-            let known = metadata.annotations.as_ref().and_then(|known| known.get(LAST_ACTIVITY));
+            let ReportedObject { metadata } = serde_json::from_str(&object.json)?;
+            let known = metadata.annotations.as_ref().and_then(|known| known.get(annotation));
             // Jupyter may have been used since, or another replica may have reported a later time. Without its annotations
             // the last time is unknown.
             if !object.is_whole || known.is_some_and(|known| is_later(known, activity)) {
@@ -99,7 +107,7 @@ impl ActivityReports {
             let moment = humantime::format_rfc3339_seconds(activity).to_string();
             // With the version that was read, so that a later time that is written between the two stays.
             let patch = json!({"metadata": {
-                "resourceVersion": metadata.resource_version, "annotations": {LAST_ACTIVITY: moment},
+                "resourceVersion": metadata.resource_version, "annotations": {annotation: moment},
             }});
             match self.api.patch(&path, &patch).await {
                 // Any change is a conflict, also one of the status.
@@ -110,9 +118,9 @@ impl ActivityReports {
     }
 }
 
-/// The fields of a Notebook that a report needs.
+/// The fields of a workload that a report needs.
 #[derive(Deserialize)]
-struct Notebook {
+struct ReportedObject {
     metadata: Metadata,
 }
 
@@ -128,13 +136,11 @@ fn is_later(known: &str, activity: SystemTime) -> bool {
     values::moment(known).is_some_and(|known| known + Duration::from_secs(1) > activity)
 }
 
-/// The annotation that Kubeflow's culler compares with its CULL_IDLE_TIME.
-const LAST_ACTIVITY: &str = "notebooks.kubeflow.org/last-activity";
 const LOOK_EVERY: Duration = Duration::from_secs(10);
 /// The interval between reports about one target.
 const REPORT_EVERY: Duration = Duration::from_secs(300);
 const REMEMBERED: Duration = Duration::from_secs(3600);
-/// Conflicts of one report with other writers of the Notebook.
+/// Conflicts of one report with other writers of the object.
 const MAX_CONFLICTS: u32 = 5;
 /// Characters of a reason in the log.
 const MAX_REASON: usize = 300;

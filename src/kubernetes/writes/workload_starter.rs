@@ -13,13 +13,16 @@ use crate::kubernetes::api::api_client::ApiClient;
 use crate::kubernetes::api::failure::ApiError;
 use crate::kubernetes::metrics::ClusterMetrics;
 use crate::kubernetes::objects::model::Key;
-use crate::policy::allowlist::{WakeRequest, Workload, WorkloadKind, Writer};
+use crate::kubernetes::options::Options;
+use crate::policy::allowlist::{WakeRequest, Workload, Writer};
 
 /// Starts workloads.
 #[derive(Clone)]
 pub(crate) struct WorkloadStarter {
     /// The API client.
     pub(crate) api: Arc<ApiClient>,
+    /// The settings, with the kinds of workloads.
+    pub(crate) options: Arc<Options>,
     /// The targets, and the requests to wake them.
     pub(crate) writer: Writer,
     /// The counts.
@@ -72,46 +75,112 @@ impl WorkloadStarter {
         }
     }
 
-    /// Starts a workload. Returns `false` if it was running; `true` for every Notebook.
+    /// Starts a workload by the patch of its kind. Returns `false` if it was running.
     async fn start(&self, namespace: &str, workload: &Workload) -> Result<bool, ApiError> {
-        let Workload { kind, name } = workload;
-        let plural = match kind {
-            WorkloadKind::StatefulSet => "statefulsets",
-            WorkloadKind::Deployment => "deployments",
-            WorkloadKind::Notebook => {
-                // The controller of Notebooks keeps a Notebook with this annotation at 0 replicas.
-                let resume = json!({"metadata": {"annotations": {"kubeflow-resource-stopped": null}}});
-                self.api.patch(&notebook_path(namespace, name), &resume).await?;
-                return Ok(true);
-            }
+        let kind = self.options.kind(workload);
+        // Settings without it have restarted this task.
+        let Some((resource, patch)) = kind.and_then(|kind| Some((&kind.resource, kind.patch.as_ref()?))) else {
+            return Ok(false);
         };
-        let path = format!("/apis/apps/v1/namespaces/{namespace}/{plural}/{name}/scale");
-        let mut has_conflicted = false;
+        let path = resource.path(namespace, &workload.name);
+        let mut conflicts = 0;
         loop {
-            let scale: Value = serde_json::from_str(&self.api.get(&path).await?.json)?;
-            let replicas = scale.pointer("/spec/replicas").and_then(Value::as_u64);
-            if replicas.is_some_and(|replicas| replicas > 0) {
+            let object = self.api.get(&path).await?;
+            let known: Value = serde_json::from_str(&object.json)?;
+            if object.is_whole && is_met(patch, Some(&known)) {
                 return Ok(false);
             }
             // With the version that was read, so that a workload scaled up since then is not scaled down to 1.
-            let version = scale.pointer("/metadata/resourceVersion").cloned().unwrap_or_default();
-            let patch = json!({"metadata": {"resourceVersion": version}, "spec": {"replicas": 1}});
+            let mut patch = patch.clone();
+            if let Some(metadata) = patch
+                .as_object_mut()
+                .map(|fields| fields.entry("metadata").or_insert_with(|| json!({})))
+            {
+                let version = known.pointer("/metadata/resourceVersion");
+                metadata["resourceVersion"] = version.cloned().unwrap_or_default();
+            }
             match self.api.patch(&path, &patch).await {
                 Ok(_) => return Ok(true),
                 // Any change is a conflict, also one of the status.
-                Err(error) if error.status == Some(StatusCode::CONFLICT) && !has_conflicted => has_conflicted = true,
+                Err(error) if error.status == Some(StatusCode::CONFLICT) && conflicts < MAX_CONFLICTS => conflicts += 1,
                 Err(error) => return Err(error),
             }
         }
     }
 }
 
-/// Returns the path of a Notebook.
-pub(crate) fn notebook_path(namespace: &str, name: &str) -> String {
-    format!("/apis/kubeflow.org/v1/namespaces/{namespace}/notebooks/{name}")
+/// Returns whether an object has what the patch would set. A number counts as a minimum: nothing that runs is scaled down.
+/// An absent value counts as empty, since the API server omits such ones.
+fn is_met(patch: &Value, object: Option<&Value>) -> bool {
+    let is_absent = object.is_none_or(Value::is_null);
+    match patch {
+        Value::Null => is_absent,
+        Value::Object(fields) => fields
+            .iter()
+            .all(|(key, patch)| is_met(patch, object.and_then(|object| object.get(key)))),
+        Value::Number(least) => {
+            object.and_then(Value::as_f64).unwrap_or_default() >= least.as_f64().unwrap_or_default()
+        }
+        Value::Bool(false) if is_absent => true,
+        Value::Bool(_) | Value::String(_) | Value::Array(_) => object == Some(patch),
+    }
 }
 
 /// Workloads that are started at the same time.
 const AT_ONCE: usize = 16;
+/// Conflicts of one start with other writers of the object.
+const MAX_CONFLICTS: u32 = 5;
 /// Characters of a reason in the log and in an Event.
 const MAX_REASON: usize = 300;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_workload_that_runs_has_what_its_patch_would_set() {
+        for (patch, object, expected) in [
+            (json!({"spec": {"replicas": 1}}), json!({"spec": {}}), false),
+            (
+                json!({"spec": {"replicas": 1}}),
+                json!({"spec": {"replicas": 0}}),
+                false,
+            ),
+            (json!({"spec": {"replicas": 1}}), json!({"spec": {"replicas": 3}}), true),
+            (
+                json!({"spec": {"paused": false}}),
+                json!({"spec": {"paused": true}}),
+                false,
+            ),
+            (json!({"spec": {"paused": false}}), json!({}), true),
+            (json!({"spec": {"started": true}}), json!({}), false),
+            (
+                json!({"spec": {"mode": "Running"}}),
+                json!({"spec": {"mode": "Suspended"}}),
+                false,
+            ),
+            (
+                json!({"spec": {"mode": "Running"}}),
+                json!({"spec": {"mode": "Running", "a": 1}}),
+                true,
+            ),
+            (
+                json!({"metadata": {"annotations": {"stopped": null}}}),
+                json!({"metadata": {}}),
+                true,
+            ),
+            (
+                json!({"metadata": {"annotations": {"stopped": null}}}),
+                json!({"metadata": {"annotations": {"stopped": "now"}}}),
+                false,
+            ),
+            (
+                json!({"spec": {"runStrategy": "Always", "running": null}}),
+                json!({"spec": {"running": false}}),
+                false,
+            ),
+        ] {
+            assert_eq!(is_met(&patch, Some(&object)), expected, "{patch} {object}");
+        }
+    }
+}

@@ -6,38 +6,15 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
-use crate::base::values::{is_object_name, moment};
+use crate::base::values::{is_label, is_object_name, moment};
 
 /// The workload that runs the pods of a Service, in its namespace.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Workload {
-    /// Its kind.
-    pub kind: WorkloadKind,
+    /// The name of its kind, which may be unknown.
+    pub kind: Box<str>,
     /// Its name, which is valid in Kubernetes.
     pub name: Box<str>,
-}
-
-/// A kind of workload.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum WorkloadKind {
-    /// apps/v1.
-    StatefulSet,
-    /// apps/v1.
-    Deployment,
-    /// Kubeflow's.
-    Notebook,
-}
-
-impl WorkloadKind {
-    const ALL: [Self; 3] = [Self::StatefulSet, Self::Deployment, Self::Notebook];
-
-    fn word(self) -> &'static str {
-        match self {
-            Self::StatefulSet => "statefulset",
-            Self::Deployment => "deployment",
-            Self::Notebook => "notebook",
-        }
-    }
 }
 
 /// Parses `kind/name`, such as `statefulset/devbox`.
@@ -45,15 +22,12 @@ impl FromStr for Workload {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let expected = "expected statefulset/NAME, deployment/NAME or notebook/NAME";
-        let (word, name) = text.split_once('/').ok_or(expected)?;
-        let kind = WorkloadKind::ALL.into_iter().find(|kind| kind.word() == word);
-        match kind.filter(|_| is_object_name(name)) {
-            Some(kind) => Ok(Self {
-                kind,
+        match text.split_once('/') {
+            Some((kind, name)) if is_label(kind) && is_object_name(name) => Ok(Self {
+                kind: kind.into(),
                 name: name.into(),
             }),
-            None => Err(expected),
+            _ => Err("expected KIND/NAME, such as `statefulset/devbox`"),
         }
     }
 }
@@ -61,7 +35,7 @@ impl FromStr for Workload {
 /// Prints `kind/name`.
 impl fmt::Display for Workload {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.kind.word(), self.name)
+        write!(f, "{}/{}", self.kind, self.name)
     }
 }
 
@@ -123,13 +97,14 @@ mod tests {
 
     #[test]
     fn a_workload_has_a_kind_and_a_name_that_leads_nowhere_else() {
-        for text in ["statefulset/devbox", "deployment/a.b", "notebook/x-1"] {
+        for text in ["statefulset/devbox", "deployment/a.b", "my-kind/x-1"] {
             assert_eq!(text.parse::<Workload>().unwrap().to_string(), text);
         }
         let long = format!("notebook/{}", "x".repeat(254));
         for text in [
             "devbox",
-            "pod/x",
+            "a.b/x",
+            "/x",
             "statefulset/",
             "StatefulSet/x",
             "notebook/../x",

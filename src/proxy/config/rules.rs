@@ -11,7 +11,7 @@ use super::{Config, Overrides, listen};
 use crate::base;
 use crate::base::follow::ReloadResult;
 use crate::base::yaml::field::Field;
-use crate::kubernetes::files;
+use crate::kubernetes::{self, files};
 use crate::net::tls::{ClientAuth, Settings, TlsFile};
 use crate::policy::access::passwords::PasswordFile;
 use crate::policy::access::{self, Issuer, Jwks, Mode, oidc};
@@ -33,6 +33,10 @@ pub(super) fn check(mut file: ConfigFile, overrides: &Overrides, top: &Field<'_>
     files_of_tls(&file.tls, &tls);
     listen::check_admin(file.admin, &file.listen, top);
     certificates(&file.access, top, knows_clients);
+    workload_kinds(
+        &file.allowlist.kubernetes,
+        &top.at("allowlist.kubernetes.workload_kinds"),
+    );
     permission(&file.access, &top.at("access.kubernetes.permission"));
     let access_kubeconfig = clusters(&mut file, top);
     let takes_anchors = file.anchors.is_some() || file.allowlist.targets.iter().any(|target| target.dials_in.is_some());
@@ -113,6 +117,17 @@ fn certificates(access: &access::Options, top: &Field<'_>, knows_clients: bool) 
     let is_wanted = access.kubernetes.as_ref().is_some_and(|options| options.certificates);
     if is_wanted && field.is_given() && !field.is_faulty() && !knows_clients {
         field.note("has no effect: no client has a certificate without `tls.client_auth` and a port with `tls`");
+    }
+}
+
+fn workload_kinds(cluster: &Option<kubernetes::Options>, list: &Field<'_>) {
+    let kinds = cluster.iter().flat_map(|options| &options.workload_kinds);
+    let mut lines = HashMap::new();
+    for (kind, entry) in kinds.zip(list.items()) {
+        let field = entry.at("name");
+        if let Some(line) = lines.insert(&kind.name, field.line()) {
+            field.fault(format!("{} is on line {line} too", kind.name));
+        }
     }
 }
 

@@ -90,6 +90,9 @@ allowlist:
     wait_for_ready: 0s
     on_removal: keep
     wake: true
+    workload_kinds:
+      - {name: box, resource: boxes.v1.example.com/scale, patch: '{"spec": {"replicas": 1}}', activity: example.com/used}
+      - {name: other, resource: others.v1.example.com}
     wake_timeout: 2m
     report_activity: true
     events: true
@@ -155,6 +158,20 @@ fn cluster() -> kubernetes::Options {
         wait_for_ready: Duration::ZERO,
         keeps_removed: true,
         wakes: true,
+        workload_kinds: vec![
+            kubernetes::WorkloadKind {
+                name: "box".into(),
+                resource: "boxes.v1.example.com/scale".parse().unwrap(),
+                patch: Some(serde_json::json!({"spec": {"replicas": 1}})),
+                activity: Some("example.com/used".into()),
+            },
+            kubernetes::WorkloadKind {
+                name: "other".into(),
+                resource: "others.v1.example.com".parse().unwrap(),
+                patch: None,
+                activity: None,
+            },
+        ],
         wake_timeout: Duration::from_secs(120),
         reports_activity: true,
         writes_events: true,

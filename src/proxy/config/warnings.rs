@@ -4,6 +4,7 @@ mod access;
 
 use super::Config;
 use crate::base::yaml::field::Field;
+use crate::kubernetes::Options;
 use crate::net::tls::{ClientAuth, Mode};
 use crate::proxy::connection::Port;
 use crate::tunnel::proxy_header::Policy;
@@ -19,6 +20,15 @@ pub(super) fn add(config: &Config, top: &Field<'_>) {
     }
     without_effect(config, top);
     tls(config, top);
+    if let Some(rules) = config
+        .cluster
+        .as_ref()
+        .map(Options::needed_rules)
+        .filter(|rules| !rules.is_empty())
+    {
+        let kinds = top.at("allowlist.kubernetes.workload_kinds");
+        kinds.note(format!("the ServiceAccount needs a Role with these rules: {rules}"));
+    }
     access::add(config, top);
 }
 

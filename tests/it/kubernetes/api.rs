@@ -423,7 +423,13 @@ pub(crate) const ADMINISTRATOR: &str = "administrator";
 
 const FIRST_TOKEN: &str = "first";
 /// Reviews are not read but asked for.
-const READABLE: [&str; 15] = [
+const READABLE: [&str; 21] = [
+    "workspaces",
+    "sandboxes",
+    "devworkspaces",
+    "rayclusters",
+    "virtualmachines",
+    "pods",
     "statefulsets",
     "deployments",
     "notebooks",

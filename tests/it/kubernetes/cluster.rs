@@ -215,7 +215,14 @@ fn setup(name: &str, kubernetes: &[(&str, Value)]) -> Vec<Value> {
         _ => None,
     };
     let further = kubernetes.iter().filter_map(|(key, _)| of_key(key));
-    rules.as_array_mut().unwrap().extend(further);
+    let kinds = kubernetes.iter().filter(|(key, _)| *key == "workload_kinds");
+    let of_kind = |kind: &Value| {
+        let resource = kind["resource"].as_str().unwrap();
+        let [plural, group] = [0, 2].map(|part| resource.splitn(3, '.').nth(part).unwrap());
+        json!({"apiGroups": [group], "resources": [plural], "verbs": ["get", "patch"]})
+    };
+    let of_kinds = kinds.flat_map(|(_, kinds)| kinds.as_array().unwrap().iter().map(of_kind));
+    rules.as_array_mut().unwrap().extend(further.chain(of_kinds));
     let metadata = json!({"name": name, "labels": labels});
     vec![
         namespace(&format!("{name}-a"), &labels),
@@ -246,6 +253,35 @@ impl Ground {
         let name = like["metadata"]["name"].as_str().unwrap();
         let object = self.cluster.api(like).get(name).await;
         serde_json::to_value(object.unwrap_or_else(|error| panic!("{error}: {like}"))).unwrap()
+    }
+
+    /// Defines a kind at a real API server, unless it is defined: its `spec` may be anything.
+    pub(crate) async fn define(&self, kind: &str, resource: &str) {
+        let mut parts = resource.splitn(3, '.');
+        let [plural, version, group] = [(); 3].map(|()| parts.next().unwrap());
+        let definition = json!({
+            "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+            "metadata": {"name": format!("{plural}.{group}"), "annotations": {"api-approved.kubernetes.io": "unapproved, for tests"}},
+            "spec": {
+                "group": group, "scope": "Namespaced", "names": {"plural": plural, "singular": kind.to_lowercase(), "kind": kind},
+                "versions": [{
+                    "name": version, "served": true, "storage": true,
+                    "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}},
+                }],
+            },
+        });
+        if self.is_real() {
+            let name = definition["metadata"]["name"].as_str().unwrap();
+            if self.cluster.api(&definition).get(name).await.is_err() {
+                self.apply(&definition).await;
+            }
+            let object =
+                json!({"apiVersion": format!("{group}/{version}"), "kind": kind, "metadata": {"namespace": self.here}});
+            eventually("it is served", async || {
+                self.cluster.api(&object).list(&ListParams::default()).await.is_ok()
+            })
+            .await;
+        }
     }
 
     /// The Events of a namespace.

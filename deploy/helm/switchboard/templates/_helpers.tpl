@@ -372,6 +372,13 @@ over it. Empty for the default, `open`. */ -}}
 {{- dig "allowlist" "kubernetes" (dict "enabled" false) (include "switchboard.pruned" .Values.config | fromJson) | toYaml -}}
 {{- end -}}
 
+{{- /* The program's own `workload_kinds`, as far as rules need them. */ -}}
+{{- define "switchboard.workloadKinds" -}}
+- {resource: statefulsets.v1.apps/scale, patch: "{}"}
+- {resource: deployments.v1.apps/scale, patch: "{}"}
+- {resource: notebooks.v1.kubeflow.org, patch: "{}", activity: notebooks.kubeflow.org/last-activity}
+{{- end -}}
+
 {{- /* The permissions to watch Services and to write to the cluster for them, and no other. */ -}}
 {{- define "switchboard.rules" -}}
 - apiGroups: [""]
@@ -381,15 +388,21 @@ over it. Empty for the default, `open`. */ -}}
   resources: [endpointslices]
   verbs: [get, list, watch]
 {{- $kubernetes := include "switchboard.kubernetes" . | fromYaml }}
-{{- if $kubernetes.wake }}
-- apiGroups: [apps]
-  resources: [statefulsets/scale, deployments/scale]
+{{- $groups := dict }}
+{{- range default (include "switchboard.workloadKinds" . | fromYamlArray) $kubernetes.workload_kinds }}
+{{- $parts := splitn "." 3 .resource }}
+{{- $group := splitn "/" 2 $parts._2 }}
+{{- $names := list }}
+{{- if and $kubernetes.wake .patch }}{{- $names = append $names (printf "%s/%s" $parts._0 (default "" $group._1) | trimSuffix "/") }}{{- end }}
+{{- if and $kubernetes.report_activity .activity }}{{- $names = append $names $parts._0 }}{{- end }}
+{{- $_ := set $groups $group._0 (concat (default list (get $groups $group._0)) $names | uniq) }}
+{{- end }}
+{{- range $group, $names := $groups }}
+{{- with $names }}
+- apiGroups: [{{ $group | quote }}]
+  resources: {{ toJson . }}
   verbs: [get, patch]
 {{- end }}
-{{- if or $kubernetes.wake $kubernetes.report_activity }}
-- apiGroups: [kubeflow.org]
-  resources: [notebooks]
-  verbs: [get, patch]
 {{- end }}
 {{- if $kubernetes.events }}
 - apiGroups: [""]
@@ -403,7 +416,6 @@ over it. Empty for the default, `open`. */ -}}
 {{- $runbook := .Values.metrics.prometheus.prometheusRule.runbook -}}
 {{- $groups := get (.Files.Get "files/rules.yaml" | fromYaml) "groups" -}}
 {{- range $group := $groups -}}
-{{- end }}
 {{- range $rule := $group.rules -}}
 {{- $anchor := regexFind "#.*" $rule.annotations.runbook_url -}}
 {{- $_ := set $rule.annotations "runbook_url" (print $runbook $anchor) -}}

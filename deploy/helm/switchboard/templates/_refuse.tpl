@@ -374,6 +374,13 @@ together. deploy/checks/matrix.py compares the sentences with those of the progr
 {{- include "switchboard.fault" (dict "to" $to "at" (printf "allowlist.kubernetes.public_suffixes[%d]" $index) "is" (printf $expected $suffix)) -}}
 {{- end -}}
 {{- end -}}
+{{- $kinds := list -}}
+{{- range $index, $kind := default list $kubernetes.workload_kinds -}}
+{{- if has $kind.name $kinds -}}
+{{- include "switchboard.fault" (dict "to" $to "at" (printf "allowlist.kubernetes.workload_kinds[%d].name" $index) "is" (printf "%s is on line" $kind.name)) -}}
+{{- end -}}
+{{- $kinds = append $kinds $kind.name -}}
+{{- end -}}
 {{- with $kubernetes.cluster_domain -}}
 {{- if not (include "switchboard.isDomain" .) -}}
 {{- include "switchboard.fault" (dict "to" $to "at" "allowlist.kubernetes.cluster_domain" "is" (printf $expected .)) -}}

@@ -9,11 +9,17 @@ use super::selector::Selector;
 use super::store::{Key, Scope};
 
 /// The kinds that are served: group and version, plural, kind.
-const KINDS: [(&str, &str, &str); 15] = [
+const KINDS: [(&str, &str, &str); 21] = [
     ("v1", "events", "Event"),
     ("apps/v1", "statefulsets", "StatefulSet"),
     ("apps/v1", "deployments", "Deployment"),
     ("kubeflow.org/v1", "notebooks", "Notebook"),
+    ("kubeflow.org/v1beta1", "workspaces", "Workspace"),
+    ("agents.x-k8s.io/v1beta1", "sandboxes", "Sandbox"),
+    ("workspace.devfile.io/v1alpha2", "devworkspaces", "DevWorkspace"),
+    ("ray.io/v1", "rayclusters", "RayCluster"),
+    ("kubevirt.io/v1", "virtualmachines", "VirtualMachine"),
+    ("v1", "pods", "Pod"),
     ("v1", "services", "Service"),
     ("v1", "namespaces", "Namespace"),
     ("v1", "secrets", "Secret"),

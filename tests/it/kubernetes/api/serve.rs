@@ -87,7 +87,10 @@ fn refused(shared: &Shared, request: &Request<Incoming>, place: &Place) -> Optio
     let method = if is_review { Method::POST } else { Method::GET };
     // With the scale of workloads, as the chart gives the rights.
     let is_write = match (place.plural, place.subresource.as_deref()) {
-        ("statefulsets" | "deployments", Some("scale")) | ("notebooks", None) => request.method() == Method::PATCH,
+        ("statefulsets" | "deployments", Some("scale"))
+        | ("notebooks" | "workspaces" | "sandboxes" | "devworkspaces" | "rayclusters" | "virtualmachines", None) => {
+            request.method() == Method::PATCH
+        }
         ("events", None) => matches!(*request.method(), Method::POST | Method::PATCH),
         _ => false,
     };
