@@ -28,7 +28,7 @@ mod writes;
 pub(crate) use self::api::requests::{encoded, report_cluster};
 pub use self::api::thread::BackgroundRuntime;
 pub use self::api::watcher::WatchContext;
-pub use self::options::{Options, WorkloadKind};
+pub use self::options::{Options, PodOptions, WorkloadKind};
 pub use self::pods::PodSelector;
 pub(crate) use self::pods::{Pod, Pods, PortForward};
 pub use self::replicas::watch_replicas;

@@ -293,6 +293,8 @@ def promises_of_switchboard(where, objects):
     allowed = set()
     if kubernetes:
         allowed |= {"services", "endpointslices"}
+        if config["allowlist"]["kubernetes"].get("pods", {}).get("enabled"):
+            allowed.add("pods")
         if config["allowlist"]["kubernetes"].get("namespace_selector"):
             allowed.add("namespaces")
     if reviews and access["kubernetes"].get("watch_rbac", True):
@@ -337,6 +339,8 @@ def promises_of_switchboard(where, objects):
     for each in for_users:
         [rule] = each["rules"]
         expected = {"apiGroups": [""], "resources": ["services/ssh"], "verbs": ["create"]}
+        if "pods" in allowed:
+            expected["resources"].append("pods/ssh")
         if permission != "ssh":
             resource = "/".join(filter(None, [permission["resource"], permission.get("subresource")]))
             expected = {"apiGroups": [permission.get("group", "")], "resources": [resource], "verbs": [permission["verb"]]}

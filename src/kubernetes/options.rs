@@ -33,6 +33,8 @@ pub struct Options {
     /// The label selector of Services.
     #[serde(deserialize_with = "forms::one::<Selector, _>")]
     pub selector: Box<str>,
+    /// The pods that are on the allowlist by themselves.
+    pub pods: PodOptions,
     /// The prefix of annotation names, with its slash.
     #[serde(deserialize_with = "forms::one::<AnnotationPrefix, _>")]
     pub annotation_prefix: Box<str>,
@@ -73,6 +75,20 @@ pub struct Options {
     pub snapshot_file: Option<PathBuf>,
 }
 
+/// The pods that are on the allowlist by themselves, without a Service.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct PodOptions {
+    /// True if pods are on the allowlist.
+    pub enabled: bool,
+    /// The label selector of pods; `None` for that of Services.
+    #[serde(deserialize_with = "forms::some::<Selector, _>")]
+    pub selector: Option<Box<str>>,
+    /// The Namespaces whose pods are watched; empty for those of Services.
+    #[serde(deserialize_with = "forms::list::<Namespace, _, _>")]
+    pub namespaces: Vec<Box<str>>,
+}
+
 impl Default for Options {
     fn default() -> Self {
         Self {
@@ -81,6 +97,7 @@ impl Default for Options {
             namespaces: Vec::new(),
             namespace_selector: None,
             selector: "switchboard.dev/expose=true".into(),
+            pods: PodOptions::default(),
             annotation_prefix: "switchboard.dev/".into(),
             cluster_domain: "cluster.local".into(),
             public_suffixes: Vec::new(),

@@ -235,6 +235,44 @@ mod tests {
     }
 
     #[test]
+    fn another_pod_of_a_name_is_another_target_and_the_tunnels_of_the_first_end() {
+        let (writer, allowlist) = configured(false);
+        let pod = |uid: &str| {
+            let mut pod = service("a", "x._pod", "10.0.0.1:22");
+            pod.rules.uid = Some(uid.into());
+            pod
+        };
+        writer.replace(vec![pod("1"), service("a", "x", "10.0.0.9:22")], true);
+        let first = authorize(&allowlist, "x.a.pod:22").unwrap();
+        writer.apply([set(pod("1"))]);
+        assert!(Arc::ptr_eq(&first, &authorize(&allowlist, "x.a.pod:22").unwrap()));
+        for change in [&(|| writer.apply([set(pod("2"))])) as &dyn Fn(), &|| {
+            writer.replace(vec![pod("3"), service("a", "x", "10.0.0.9:22")], true)
+        }] {
+            let before = authorize(&allowlist, "x.a.pod:22").unwrap();
+            change();
+            assert!(is_revoked(&before) && !is_revoked(&authorize(&allowlist, "x.a.pod:22").unwrap()));
+        }
+        // Its name is no Service's, and a Service's is none of it.
+        assert_eq!(
+            addresses(&authorize(&allowlist, "x.a:22").unwrap()),
+            ["10.0.0.9:22".parse().unwrap()]
+        );
+        for name in ["x._pod.a:22", "x.pod.a:22", "x.b.pod:22"] {
+            authorize(&allowlist, name).unwrap_err();
+        }
+        writer.expect_services(Some(vec!["b".into()]));
+        assert_eq!(
+            authorize(&allowlist, "x.b.pod:22").unwrap_err(),
+            RefusalReason::AllowlistNotReady
+        );
+        assert_eq!(
+            authorize(&allowlist, "y.a.pod:22").unwrap_err(),
+            RefusalReason::NotAllowed
+        );
+    }
+
+    #[test]
     fn the_tunnels_of_a_removed_service_may_go_on() {
         let (writer, allowlist) = configured(true);
         writer.replace(vec![service("a", "x", "10.0.0.1:22")], true);

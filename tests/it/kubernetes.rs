@@ -2,7 +2,7 @@
 //!
 //! Each test has a network of its own (see `kubernetes/lab.rs`), and in it a proxy, pods and a fake API server that
 //! does what the scenario says. The scenarios of `kubernetes/shapes.rs`, `kubernetes/changes.rs`,
-//! `kubernetes/kinds.rs`, `kubernetes/permissions.rs` and `kubernetes/rights.rs` need no failure, and run against a real API server too: `make test-kubernetes KUBECONFIG=…`.
+//! `kubernetes/kinds.rs`, `kubernetes/labelled_pods.rs`, `kubernetes/permissions.rs` and `kubernetes/rights.rs` need no failure, and run against a real API server too: `make test-kubernetes KUBECONFIG=…`.
 //! The one of `kubernetes/restarts.rs` kills a real one: `make test-restarts KUBE=…`.
 mod access;
 mod api;
@@ -16,6 +16,7 @@ mod host_keys;
 mod import;
 mod kinds;
 pub(crate) mod lab;
+mod labelled_pods;
 mod live;
 mod nodes;
 mod objects;

@@ -1,22 +1,29 @@
 //! Decodes the objects of the cluster into the model. Decoding is lenient: null, absent and empty are the same, an
 //! invalid item of a list is left out, and an invalid object is reported without an effect on others.
 
+mod pod;
+mod raw;
+
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use serde::de::{DeserializeOwned, IgnoredAny};
+use serde::de::DeserializeOwned;
 
+pub(crate) use self::pod::WARM_POOL;
+use self::pod::pod;
+use self::raw::{LenientItem, MAX_NODE, RawMetadata, RawPort, SSH, owner, valid};
 use super::annotations::{self, AnnotationError, ParsedAnnotations, PortSelector};
 use super::model::{Endpoint, Key, Kind, Object, Service, ServicePort, Slice, SlicePort, State};
 use crate::base::values::{is_label, is_object_name, shown};
 use crate::kubernetes::api::list_watch::Metadata;
+use crate::policy::allowlist::TargetId;
 
 /// The result of [`decode`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum DecodedObject {
     /// A valid object.
     Object(Key, Object),
-    /// An object without an effect: an EndpointSlice without a Service.
+    /// An object without an effect: an EndpointSlice without a Service, or a pod that is no target.
     Irrelevant(Key),
     /// An object that cannot be decoded, with its key if that is valid.
     Malformed(Option<Key>),
@@ -24,12 +31,17 @@ pub(crate) enum DecodedObject {
 
 /// Decodes one object from JSON. `prefix` is that of annotation names, `selector` that of Services.
 pub(crate) fn decode(kind: Kind, json: &str, prefix: &str, selector: &str) -> DecodedObject {
-    let Some(key) = Metadata::read(json).ok().and_then(|metadata| key(kind, metadata)) else {
+    let metadata = Metadata::read(json).ok();
+    let uid = metadata.as_ref().and_then(|metadata| metadata.uid.clone());
+    let Some(key) = metadata.and_then(|metadata| key(kind, metadata)) else {
         return DecodedObject::Malformed(None);
     };
     let object = match kind {
         Kind::Service => parse(json).map(|raw| Some(Object::Service(Box::new(service(raw, prefix))))),
         Kind::Slice => parse(json).map(|raw| slice(raw, selector).map(|slice| Object::Slice(Box::new(slice)))),
+        Kind::Pod => {
+            parse(json).map(|raw| pod(raw, uid.unwrap_or_default(), prefix).map(|pod| Object::Pod(Box::new(pod))))
+        }
         Kind::Namespace => Some(Some(Object::Namespace)),
     };
     match object {
@@ -40,7 +52,7 @@ pub(crate) fn decode(kind: Kind, json: &str, prefix: &str, selector: &str) -> De
 }
 
 /// Returns the replacement of an object that is too long to be decoded: a Service without a port, which its tenant is
-/// notified of; no EndpointSlice; a Namespace, as only its existence matters. `None` if it has no valid name.
+/// notified of; no EndpointSlice and no pod; a Namespace, as only its existence matters. `None` if it has no valid name.
 pub(crate) fn too_long(kind: Kind, metadata: Metadata) -> Option<(Key, Option<Object>)> {
     let key = key(kind, metadata)?;
     let object = match kind {
@@ -48,7 +60,7 @@ pub(crate) fn too_long(kind: Kind, metadata: Metadata) -> Option<(Key, Option<Ob
             faults: vec![AnnotationError::without_port(TOO_LONG.to_owned())],
             ..Service::default()
         }))),
-        Kind::Slice => None,
+        Kind::Slice | Kind::Pod => None,
         Kind::Namespace => Some(Object::Namespace),
     };
     Some((key, object))
@@ -58,25 +70,10 @@ fn parse<T: DeserializeOwned>(json: &str) -> Option<T> {
     serde_json::from_str(json).ok()
 }
 
-/// An item of a list that may be invalid, so that the other items are decoded all the same.
-#[derive(serde::Deserialize)]
-#[serde(untagged)]
-enum LenientItem<T> {
-    Valid(T),
-    Invalid(IgnoredAny),
-}
-
-fn valid<T>(items: Option<Vec<LenientItem<T>>>) -> impl Iterator<Item = T> {
-    items.unwrap_or_default().into_iter().filter_map(|item| match item {
-        LenientItem::Valid(item) => Some(item),
-        LenientItem::Invalid(IgnoredAny) => None,
-    })
-}
-
 fn key(kind: Kind, name: Metadata) -> Option<Key> {
     let key = Key {
         namespace: match kind {
-            Kind::Service | Kind::Slice => name.namespace?,
+            Kind::Service | Kind::Slice | Kind::Pod => name.namespace?,
             Kind::Namespace => Box::default(),
         },
         name: name.name?,
@@ -84,11 +81,14 @@ fn key(kind: Kind, name: Metadata) -> Option<Key> {
     // Names are part of answers, log lines and metric labels. The API server accepts no other characters. With a dot in
     // the name of a Service or namespace, two Services could claim one `svc.ns`.
     let is_valid = match kind {
-        Kind::Service => is_label(&key.name) && is_label(&key.namespace),
+        Kind::Service | Kind::Pod => is_label(&key.name) && is_label(&key.namespace),
         Kind::Slice => is_object_name(&key.name) && is_label(&key.namespace),
         Kind::Namespace => is_label(&key.name),
     };
-    is_valid.then_some(key)
+    match kind {
+        Kind::Pod if is_valid => Some(Key::new(&key.namespace, &format!("{}{}", key.name, TargetId::POD))),
+        Kind::Service | Kind::Slice | Kind::Pod | Kind::Namespace => is_valid.then_some(key),
+    }
 }
 
 #[derive(serde::Deserialize)]
@@ -99,43 +99,18 @@ struct RawService {
 
 #[derive(Default, serde::Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct RawMetadata {
-    labels: Option<BTreeMap<String, Option<String>>>,
-    annotations: Option<BTreeMap<String, Option<String>>>,
-}
-
-#[derive(Default, serde::Deserialize)]
-#[serde(rename_all = "camelCase")]
 struct ServiceSpec {
     r#type: Option<String>,
     ports: Option<Vec<LenientItem<RawPort>>>,
     publish_not_ready_addresses: Option<bool>,
 }
 
-/// A port of a Service or of an EndpointSlice.
-#[derive(serde::Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct RawPort {
-    name: Option<Box<str>>,
-    port: Option<i64>,
-    protocol: Option<String>,
-    app_protocol: Option<String>,
-}
-
-impl RawPort {
-    /// Returns the number of a TCP port; `None` for another protocol, or an invalid number.
-    fn tcp_number(&self) -> Option<u16> {
-        let is_tcp = matches!(self.protocol.as_deref(), None | Some("" | "TCP"));
-        let number = self.port.filter(|_| is_tcp)?;
-        u16::try_from(number).ok().filter(|number| *number > 0)
-    }
-}
-
 fn service(raw: RawService, prefix: &str) -> Service {
     let spec = raw.spec.unwrap_or_default();
-    let RawMetadata { labels, annotations } = raw.metadata.unwrap_or_default();
+    let RawMetadata {
+        labels, annotations, ..
+    } = raw.metadata.unwrap_or_default();
     let annotations = annotations.unwrap_or_default();
-    let owner = labels.unwrap_or_default().remove(&format!("{prefix}owner")).flatten();
     let ParsedAnnotations {
         annotations,
         port,
@@ -152,7 +127,7 @@ fn service(raw: RawService, prefix: &str) -> Service {
             choose(ports, port.as_ref(), &mut faults)
         },
         annotations,
-        owner: owner.filter(|name| is_object_name(name)).map(Into::into),
+        owner: owner(&mut labels.unwrap_or_default(), prefix),
         faults,
     }
 }
@@ -255,7 +230,8 @@ struct Conditions {
 /// Decodes an EndpointSlice; `None` for one without a Service.
 fn slice(raw: RawSlice, selector: &str) -> Option<Slice> {
     let mut labels = raw.metadata?.labels?;
-    let service = labels.remove(SERVICE_NAME)??;
+    // A label may have other characters, with which it could name a pod's target.
+    let service = labels.remove(SERVICE_NAME)?.filter(|name| is_label(name))?;
     let other_label = other_label(&labels, selector);
     let (mut ports, mut unusable_ports) = (Vec::new(), Vec::new());
     for raw in valid(raw.ports) {
@@ -323,16 +299,14 @@ fn endpoint(raw: RawEndpoint) -> Option<Endpoint> {
 
 const TOO_LONG: &str = "the Service is larger than 4 MiB, and not read";
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
-const SSH: u16 = 22;
 /// The most ports in an error.
 const MAX_DESCRIBED: usize = 5;
-/// The longest DNS subdomain (RFC 1123).
-const MAX_NODE: usize = 253;
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::kubernetes::objects::annotations::Annotations;
+    use crate::kubernetes::objects::model::Pod;
     use serde_json::{Value, json};
 
     fn decoded(kind: Kind, json: &Value) -> DecodedObject {
@@ -569,6 +543,137 @@ mod tests {
             let other = slice_of(&json!({"addressType": other, "endpoints": [{"addresses": ["10.0.0.1"]}]}));
             assert!(other.endpoints.is_empty() && other.has_unusable_address);
         }
+    }
+
+    fn pod_of(json: &Value) -> Option<Pod> {
+        match decoded(Kind::Pod, json) {
+            DecodedObject::Object(key, Object::Pod(pod)) => {
+                assert_eq!(key.to_string(), "n/a._pod");
+                Some(*pod)
+            }
+            DecodedObject::Irrelevant(_) => None,
+            other @ (DecodedObject::Object(..) | DecodedObject::Malformed(_)) => panic!("{other:?}"),
+        }
+    }
+
+    fn running() -> Value {
+        json!({
+            "metadata": {"name": "a", "namespace": "n", "uid": "u-1", "labels": {"switchboard.dev/expose": "true"}},
+            "spec": {"nodeName": "worker", "containers": [{"name": "main", "image": "sshd"}]},
+            "status": {
+                "phase": "Running", "podIP": "10.0.0.1", "podIPs": [{"ip": "10.0.0.1"}, {"ip": "fd00::1"}, {"ip": "x"}, {}],
+                "conditions": [{"type": "Initialized", "status": "True"}, {"type": "Ready", "status": "True"}],
+            },
+        })
+    }
+
+    fn changed(pointer: &str, value: Value) -> Value {
+        let mut pod = running();
+        let (parent, field) = pointer.rsplit_once('/').unwrap();
+        pod.pointer_mut(parent).unwrap()[field] = value;
+        pod
+    }
+
+    #[test]
+    fn a_pod_is_its_addresses_at_its_port_while_it_is_ready() {
+        let pod = pod_of(&running()).unwrap();
+        let known: Vec<_> = pod
+            .slice
+            .endpoints
+            .iter()
+            .map(|own| (own.address.to_string(), own.state, &*own.node))
+            .collect();
+        let at = |address: &str, state| (address.to_owned(), state, "worker");
+        assert_eq!(known, [at("10.0.0.1", State::Ready), at("fd00::1", State::Ready)]);
+        assert_eq!(
+            (&*pod.uid, pod.slice.ports[0].number, pod.service.faults.len()),
+            ("u-1", 22, 0)
+        );
+        for (pointer, value, state) in [
+            (
+                "/status/conditions",
+                json!([{"type": "Ready", "status": "False"}]),
+                State::NotReady,
+            ),
+            ("/status/conditions", json!(null), State::NotReady),
+            (
+                "/metadata/deletionTimestamp",
+                json!("2026-11-28T10:00:00Z"),
+                State::Terminating,
+            ),
+        ] {
+            let pod = pod_of(&changed(pointer, value)).unwrap();
+            assert_eq!(pod.slice.endpoints[0].state, state, "{pointer}");
+        }
+        let waiting = pod_of(&changed("/status", json!({"phase": "Pending"}))).unwrap();
+        assert!(waiting.slice.endpoints.is_empty());
+    }
+
+    #[test]
+    fn the_port_of_a_pod_is_that_of_its_annotation_or_the_one_named_ssh_or_22() {
+        let ports = json!([{"ports": [
+            {"containerPort": 53, "name": "ssh", "protocol": "UDP"}, {"containerPort": 2222, "name": "ssh"},
+            {"containerPort": 80, "name": "web"}, {"containerPort": 0, "name": "bad"}, "x", {"containerPort": 90},
+        ]}]);
+        for (containers, annotation, expected, faults) in [
+            (&ports, json!(null), 2222, 0),
+            (&ports, json!("80"), 80, 0),
+            (&ports, json!("8022"), 8022, 0),
+            (&ports, json!("web"), 80, 0),
+            (&ports, json!("bad"), 2222, 1),
+            (&json!(null), json!(null), 22, 0),
+            (&json!(null), json!("ssh"), 22, 1),
+        ] {
+            let mut json = changed("/spec/containers", containers.clone());
+            json["metadata"]["annotations"] = json!({});
+            if !annotation.is_null() {
+                json["metadata"]["annotations"]["switchboard.dev/port"] = annotation.clone();
+            }
+            let pod = pod_of(&json).unwrap();
+            assert_eq!(pod.service.port.as_ref().unwrap().number, expected, "{annotation}");
+            assert_eq!(
+                (pod.slice.ports[0].number, pod.service.faults.len()),
+                (expected, faults),
+                "{annotation}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_pod_that_has_ended_or_is_of_a_warm_pool_or_in_the_network_of_its_node_is_no_target() {
+        for (pointer, value) in [
+            ("/status/phase", json!("Succeeded")),
+            ("/status/phase", json!("Failed")),
+            ("/spec/hostNetwork", json!(true)),
+            ("/metadata/labels", json!({"agents.x-k8s.io/warm-pool-sandbox": "3f2a"})),
+        ] {
+            assert_eq!(pod_of(&changed(pointer, value)), None, "{pointer}");
+        }
+        for name in ["a.b", "A", ""] {
+            assert_eq!(
+                decoded(Kind::Pod, &changed("/metadata/name", json!(name))),
+                DecodedObject::Malformed(None)
+            );
+        }
+    }
+
+    #[test]
+    fn what_starts_or_serves_a_service_has_no_effect_on_a_pod() {
+        let annotations = json!({"switchboard.dev/wake": "deployment/a", "switchboard.dev/dials-in": "true"});
+        let pod = pod_of(&changed("/metadata/annotations", annotations)).unwrap();
+        let keys: Vec<_> = pod.service.faults.iter().map(|fault| &*fault.key).collect();
+        assert_eq!(keys, ["wake", "dials-in"]);
+        assert_eq!(
+            (pod.service.annotations.wake, pod.service.annotations.dials_in),
+            (None, None)
+        );
+    }
+
+    #[test]
+    fn no_slice_belongs_to_a_pod_without_a_service() {
+        let labels = json!({"kubernetes.io/service-name": "a._pod"});
+        let json = json!({"metadata": {"name": "x", "namespace": "n", "labels": labels}, "addressType": "IPv4"});
+        assert!(matches!(decoded(Kind::Slice, &json), DecodedObject::Irrelevant(_)));
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use serde::{Deserialize, Serialize};
 
 use super::annotations::{AnnotationError, Annotations};
+use crate::policy::allowlist::TargetId;
 
 /// The kind of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -14,6 +15,8 @@ pub(crate) enum Kind {
     Service,
     /// discovery.k8s.io/v1 EndpointSlice.
     Slice,
+    /// core/v1 Pod.
+    Pod,
     /// core/v1 Namespace.
     Namespace,
 }
@@ -24,6 +27,7 @@ impl Kind {
         match self {
             Self::Service => "services",
             Self::Slice => "endpointslices",
+            Self::Pod => "pods",
             Self::Namespace => "namespaces",
         }
     }
@@ -46,6 +50,16 @@ impl Key {
     }
 }
 
+impl Key {
+    /// Returns the identity of the target of a Service or a pod.
+    pub(crate) fn target_id(&self) -> TargetId {
+        TargetId {
+            namespace: self.namespace.clone(),
+            service: self.name.clone(),
+        }
+    }
+}
+
 /// Prints `namespace/name`, or the name of a Namespace.
 impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -63,6 +77,8 @@ pub(crate) enum Object {
     Service(Box<Service>),
     /// An EndpointSlice.
     Slice(Box<Slice>),
+    /// A pod that is a target by itself.
+    Pod(Box<Pod>),
     /// A Namespace. Only its existence matters: the API server has applied the selector.
     Namespace,
 }
@@ -83,6 +99,18 @@ pub(crate) struct Service {
     pub(crate) owner: Option<Box<str>>,
     /// The errors of its annotations.
     pub(crate) faults: Vec<AnnotationError>,
+}
+
+/// A pod, as a Service of its own with one slice: it is joined and guarded as one. Its key ends with [`POD`](TargetId::POD),
+/// which no Service's name has.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Pod {
+    /// The identity of this pod: another one of its name has another.
+    pub(crate) uid: Box<str>,
+    /// Its port and its annotations.
+    pub(crate) service: Service,
+    /// Its addresses.
+    pub(crate) slice: Slice,
 }
 
 /// A port of a Service.

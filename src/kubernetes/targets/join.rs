@@ -4,14 +4,17 @@
 //! ones: the cost of an event does not grow with the cluster. The result depends only on the objects, not on the order
 //! of events.
 
+mod entry;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use self::entry::Entry;
 use super::address_filter::AddressFilter;
 use super::endpoints::{self, Selection};
 use super::notices::ServiceNotice;
 use crate::kubernetes::objects::annotations::{dials_in, effective_limits, find_unmet, host_keys, workloads};
-use crate::kubernetes::objects::model::{Key, Kind, Object, Service, ServicePort, Slice};
+use crate::kubernetes::objects::model::{Key, Kind, Object, Pod, Service, ServicePort, Slice};
 use crate::kubernetes::options::Options;
 use crate::policy::allowlist::{Change, DialsIn, ServiceTarget, TargetId, TargetKeys, TargetRules};
 use crate::tunnel::limits::Limits;
@@ -59,45 +62,6 @@ pub(crate) struct ClusterObjects {
     dirty: BTreeSet<Key>,
 }
 
-/// A Service and its slices. Slices may exist before and after their Service.
-#[derive(Debug, Default)]
-struct Entry {
-    service: Option<Box<Service>>,
-    /// The slices with their names, by which they are sorted, so that the order of events does not matter. All slices of a
-    /// cluster are kept, even if few Services are on the allowlist: only labels can select slices, and a Service's labels
-    /// reach its slices late.
-    slices: Vec<(Box<str>, Slice)>,
-    /// True if the Service is on the allowlist.
-    is_listed: bool,
-    /// The names of its pods on the allowlist, sorted.
-    pods: Box<[Box<str>]>,
-    /// The current notices, so that none is repeated.
-    notices: Box<[ServiceNotice]>,
-}
-
-impl Entry {
-    /// Returns the index of the slice with this name; as an error, the index to insert it at.
-    fn find(&self, slice: &str) -> Result<usize, usize> {
-        self.slices.binary_search_by_key(&slice, |(name, _)| name)
-    }
-
-    /// Adds a slice, or replaces the one with this name. Returns `false` if nothing changes.
-    fn put(&mut self, name: &str, slice: Slice) -> bool {
-        match self.find(name) {
-            Ok(at) => {
-                let known = self.slices.get_mut(at).filter(|(_, known)| *known != slice);
-                known.map(|(_, known)| *known = slice).is_some()
-            }
-            Err(at) => {
-                // Most Services have one slice, and never another: no memory is reserved for more.
-                self.slices.reserve_exact(1);
-                self.slices.insert(at, (name.into(), slice));
-                true
-            }
-        }
-    }
-}
-
 impl ClusterObjects {
     /// Creates it without objects.
     pub(crate) fn new(policy: TargetPolicy) -> Self {
@@ -139,6 +103,15 @@ impl ClusterObjects {
                 }
             }
             Object::Slice(slice) => self.put_slice(&key, *slice),
+            Object::Pod(pod) => {
+                let Pod { uid, service, slice } = *pod;
+                let entry = self.services.entry(key.clone()).or_default();
+                let has_moved = entry.put("", slice);
+                if has_moved || entry.uid.as_ref() != Some(&uid) || entry.service.as_deref() != Some(&service) {
+                    (entry.uid, entry.service) = (Some(uid), Some(Box::new(service)));
+                    self.dirty.insert(key);
+                }
+            }
             Object::Namespace => {
                 if self.namespaces.insert(key.name.clone()) {
                     self.mark_namespace(&key.name);
@@ -150,10 +123,13 @@ impl ClusterObjects {
     /// Removes an object.
     pub(crate) fn remove(&mut self, kind: Kind, key: &Key) {
         match kind {
-            Kind::Service => {
+            Kind::Service | Kind::Pod => {
                 if let Some(entry) = self.services.get_mut(key)
                     && entry.service.take().is_some()
                 {
+                    if entry.uid.take().is_some() {
+                        entry.slices.clear();
+                    }
                     self.dirty.insert(key.clone());
                 }
             }
@@ -174,12 +150,14 @@ impl ClusterObjects {
     pub(crate) fn keys(&self, kind: Kind, namespace: Option<&str>) -> Vec<Key> {
         let within = |key: &&Key| namespace.is_none_or(|namespace| *key.namespace == *namespace);
         match kind {
-            Kind::Service => {
+            Kind::Service | Kind::Pod => {
                 let known = self.services.iter().filter(|(_, entry)| entry.service.is_some());
+                let known = known.filter(|(_, entry)| entry.uid.is_some() == (kind == Kind::Pod));
                 known.map(|(key, _)| key).filter(within).cloned().collect()
             }
             Kind::Slice => {
-                let known = self.services.iter().filter(|(service, _)| within(service));
+                let known = self.services.iter().filter(|(_, entry)| entry.uid.is_none());
+                let known = known.filter(|(service, _)| within(service));
                 let slices = known.flat_map(|(service, entry)| entry.slices.iter().map(move |slice| (service, slice)));
                 slices.map(|(service, (name, _))| sibling_key(service, name)).collect()
             }
@@ -190,7 +168,7 @@ impl ClusterObjects {
     /// Returns the known Services of an object: a Service itself, a slice's Service, or those of a Namespace.
     pub(crate) fn services_of(&self, kind: Kind, key: &Key) -> Vec<Key> {
         let mut services = match kind {
-            Kind::Service => vec![key.clone()],
+            Kind::Service | Kind::Pod => vec![key.clone()],
             Kind::Slice => self.owner(key).into_iter().collect(),
             Kind::Namespace => self.within(&key.name).cloned().collect(),
         };
@@ -211,7 +189,19 @@ impl ClusterObjects {
 
     /// Returns every known object, for a snapshot.
     pub(crate) fn objects(&self) -> impl Iterator<Item = (Key, Object)> {
-        let services = self.services.iter().flat_map(|(key, entry)| {
+        let (pods, services) = self
+            .services
+            .iter()
+            .partition::<Vec<_>, _>(|(_, entry)| entry.uid.is_some());
+        let pods = pods.into_iter().filter_map(|(key, entry)| {
+            let pod = Pod {
+                uid: entry.uid.clone()?,
+                service: entry.service.as_deref().cloned()?,
+                slice: entry.slices.first()?.1.clone(),
+            };
+            Some((key.clone(), Object::Pod(Box::new(pod))))
+        });
+        let services = services.into_iter().flat_map(|(key, entry)| {
             let service = entry.service.clone();
             let service = service.map(|service| (key.clone(), Object::Service(service)));
             let slices = entry.slices.iter();
@@ -219,7 +209,9 @@ impl ClusterObjects {
             service.into_iter().chain(slices)
         });
         let namespaces = self.namespaces.iter();
-        services.chain(namespaces.map(|name| (Key::new("", name), Object::Namespace)))
+        services
+            .chain(pods)
+            .chain(namespaces.map(|name| (Key::new("", name), Object::Namespace)))
     }
 
     /// Computes the targets of all Services that were marked since the last call.
@@ -317,7 +309,7 @@ impl ClusterObjects {
             None if entry.is_listed => {
                 entry.is_listed = false;
                 updates.notices.push(ServiceNotice::Removed(key.clone()));
-                updates.changes.push(Change::Remove(target_id(key)));
+                updates.changes.push(Change::Remove(key.target_id()));
             }
             None => {}
         }
@@ -353,7 +345,7 @@ impl ClusterObjects {
         let unusable = unusable.into_iter().take(MAX_REFUSED_NOTED);
         notices.extend(unusable.map(|slice| ServiceNotice::SliceUnusable(key.clone(), slice)));
         Some(ServiceTarget {
-            id: target_id(key),
+            id: key.target_id(),
             ports: [port.number, self.policy.options.alias_port],
             endpoints,
             rules: TargetRules {
@@ -365,6 +357,7 @@ impl ClusterObjects {
                 workloads: workloads(&service.annotations, &self.policy.options, dials_in),
                 stopped: service.annotations.stopped,
                 host_keys: host_keys(&service.annotations, &self.policy.limits).map(TargetKeys::Annotation),
+                uid: entry.uid.clone(),
             },
         })
     }
@@ -375,6 +368,10 @@ impl ClusterObjects {
         let (Some((service, port)), None) = (self.eligible(key), &target.rules.dials_in) else {
             return BTreeMap::new();
         };
+        // `a.b.pod` is the pod `a` of the namespace `b`, which no Service of a namespace `pod` may take from it.
+        if self.policy.options.pods.enabled && key.namespace == TargetId::POD_DOMAIN.into() {
+            return BTreeMap::new();
+        }
         let slices = self.services.get(key).map_or(&[][..], |entry| &entry.slices);
         let mut rules = target.rules.clone();
         rules.workloads.wake = None;
@@ -407,13 +404,6 @@ fn is_derived(slice: &str, service: &str) -> bool {
 /// Returns the key of another object in the same namespace.
 fn sibling_key(key: &Key, name: &str) -> Key {
     Key::new(&key.namespace, name)
-}
-
-fn target_id(key: &Key) -> TargetId {
-    TargetId {
-        namespace: key.namespace.clone(),
-        service: key.name.clone(),
-    }
 }
 
 /// Notices per Service about refused endpoints, and about unusable slices: a tenant may have thousands.

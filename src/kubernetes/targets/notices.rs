@@ -53,7 +53,7 @@ impl ServiceNotice {
     pub(super) fn note(&self) -> ServiceEvent {
         match self {
             Self::Added(service, port) => {
-                let message = format!("Exposed as {}.{}:{port}", service.name, service.namespace);
+                let message = format!("Exposed as {}:{port}", service.target_id().short_name());
                 ServiceEvent::normal(service.clone(), "Exposed", &message)
             }
             Self::Removed(service) => {

@@ -266,7 +266,7 @@ impl Reconciler {
                 .iter()
                 .filter(is_other)
                 .any(|other| other.current.is_some())
-            && (source.current.is_none() || !(is_known(Kind::Service) || is_known(Kind::Slice)))
+            && (source.current.is_none() || ![Kind::Service, Kind::Slice, Kind::Pod].into_iter().any(is_known))
     }
 
     /// Replaces the known objects of a source by a complete list.

@@ -15,7 +15,8 @@ impl ClusterView for Remarks {
     fn remarks(&self, id: &TargetId) -> Result<Vec<String>, NoRemarks> {
         let reconciler = self.0.try_lock();
         let reconciler = reconciler.as_ref().and_then(|idle| idle.as_deref());
-        let key = Key::new(&id.namespace, id.service_name());
+        let is_pod = id.service.ends_with(TargetId::POD);
+        let key = Key::new(&id.namespace, if is_pod { &id.service } else { id.service_name() });
         Ok(remarks(reconciler.ok_or(NoRemarks::Busy)?.cluster(), &key))
     }
 }
@@ -47,7 +48,8 @@ fn remarks(cluster: &ClusterObjects, key: &Key) -> Vec<String> {
         ));
     }
     let is_refused = |notice: &ServiceNotice| matches!(notice, ServiceNotice::EndpointForbidden(..));
-    if !dials_in(&service.annotations, &cluster.policy().limits) && !notices.iter().any(is_refused) {
+    let has_slices = !name.ends_with(TargetId::POD) && !dials_in(&service.annotations, &cluster.policy().limits);
+    if has_slices && !notices.iter().any(is_refused) {
         remarks.extend(without_endpoint(service, slices).map(|why| {
             format!(
                 "{why}: kubectl get endpointslices \

@@ -13,7 +13,7 @@ use crate::kubernetes::api::list_watch::Metadata;
 use crate::kubernetes::api::requests::encoded;
 use crate::kubernetes::api::watcher::{Event, Objects, Scope, WatchSpec, follow};
 use crate::kubernetes::metrics::ClusterMetrics;
-use crate::kubernetes::objects::decode::{DecodedObject, decode, too_long};
+use crate::kubernetes::objects::decode::{DecodedObject, WARM_POOL, decode, too_long};
 use crate::kubernetes::objects::model::{Key, Kind, Object};
 use crate::kubernetes::options::Options;
 use crate::policy::access::Watches;
@@ -65,14 +65,15 @@ struct Sender {
     metrics: ClusterMetrics,
 }
 
-/// Returns the sources of a cluster: Services and EndpointSlices of each configured namespace, or of all; and the
-/// Namespaces, if there is a selector for them.
+/// Returns the sources of a cluster: Services and EndpointSlices of each configured namespace, or of all; their pods, if
+/// these are on the allowlist; and the Namespaces, if there is a selector for them.
 pub(crate) fn sources(options: &Options) -> Vec<Source> {
     let prefix: Arc<str> = (&*options.annotation_prefix).into();
     let services: Arc<str> = (&*options.selector).into();
     let all = [None];
-    let named: Vec<_> = options.namespaces.iter().cloned().map(Some).collect();
-    let namespaces = if named.is_empty() { &all[..] } else { &named };
+    let named = |names: &[Box<str>]| names.iter().cloned().map(Some).collect::<Vec<_>>();
+    let (of_services, of_pods) = (named(&options.namespaces), named(&options.pods.namespaces));
+    let namespaces = if of_services.is_empty() { &all[..] } else { &of_services };
     let mut sources = Vec::new();
     let mut add = |kind, namespace: Option<Box<str>>, selector| {
         sources.push(Source {
@@ -88,6 +89,15 @@ pub(crate) fn sources(options: &Options) -> Vec<Source> {
         add(Kind::Service, namespace.clone(), Some(options.selector.clone()));
         // Slices get no selector, because the labels of a Service reach them with a delay.
         add(Kind::Slice, namespace.clone(), None);
+    }
+    let of_pods = if of_pods.is_empty() { namespaces } else { &of_pods };
+    for namespace in of_pods.iter().filter(|_| options.pods.enabled) {
+        let selector = options.pods.selector.as_ref().unwrap_or(&options.selector);
+        add(
+            Kind::Pod,
+            namespace.clone(),
+            Some(format!("{selector},!{WARM_POOL}").into()),
+        );
     }
     if let Some(selector) = &options.namespace_selector {
         add(Kind::Namespace, None, Some(selector.clone()));
@@ -126,7 +136,7 @@ impl Source {
         WatchSpec {
             kind: self.kind.name(),
             group: match self.kind {
-                Kind::Service | Kind::Namespace => "",
+                Kind::Service | Kind::Pod | Kind::Namespace => "",
                 Kind::Slice => "discovery.k8s.io",
             },
             scope: self.namespace.clone().map_or(Scope::Cluster, Scope::Namespace),

@@ -16,9 +16,10 @@ use crate::kubernetes::api::failure::ApiError;
 use crate::kubernetes::api::list_watch::Metadata;
 use crate::kubernetes::metrics::ClusterMetrics;
 use crate::kubernetes::objects::model::Key;
+use crate::policy::allowlist::TargetId;
 use crate::tunnel::limits::event_rate::EventWindow;
 
-/// An Event about a Service, for its tenant.
+/// An Event about a Service or a pod, for its tenant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ServiceEvent {
     service: Key,
@@ -101,9 +102,10 @@ async fn write(mut events: mpsc::Receiver<ServiceEvent>, api: Arc<ApiClient>, me
 }
 
 async fn write_one(event: &ServiceEvent, api: &ApiClient) -> Result<(), ApiError> {
-    let Key { namespace, name } = &event.service;
+    let Key { namespace, .. } = &event.service;
+    let [_, plural, name] = object_of(&event.service);
     // kubectl describe shows the Events of a uid.
-    let service = format!("/api/v1/namespaces/{namespace}/services/{name}");
+    let service = format!("/api/v1/namespaces/{namespace}/{plural}/{name}");
     let service = Metadata::read(&api.get(&service).await?.json)?;
     let uid = service.uid.unwrap_or_default();
     let object = event_object(event, &uid, SystemTime::now());
@@ -122,9 +124,18 @@ async fn write_one(event: &ServiceEvent, api: &ApiClient) -> Result<(), ApiError
     }
 }
 
+/// Returns the kind of the object, its plural, and its name.
+fn object_of(key: &Key) -> [&str; 3] {
+    match key.name.strip_suffix(TargetId::POD) {
+        Some(pod) => ["Pod", "pods", pod],
+        None => ["Service", "services", &key.name],
+    }
+}
+
 fn event_object(event: &ServiceEvent, uid: &str, now: SystemTime) -> Value {
+    let [kind, _, name] = object_of(&event.service);
     let ServiceEvent {
-        service: Key { namespace, name },
+        service: Key { namespace, .. },
         is_warning,
         reason,
         message,
@@ -136,7 +147,7 @@ fn event_object(event: &ServiceEvent, uid: &str, now: SystemTime) -> Value {
         "apiVersion": "v1",
         "kind": "Event",
         "metadata": {"name": format!("{beginning}.{hash:016x}"), "namespace": namespace},
-        "involvedObject": {"apiVersion": "v1", "kind": "Service", "namespace": namespace, "name": name, "uid": uid},
+        "involvedObject": {"apiVersion": "v1", "kind": kind, "namespace": namespace, "name": name, "uid": uid},
         "type": if *is_warning { "Warning" } else { "Normal" },
         "reason": reason,
         "message": message,

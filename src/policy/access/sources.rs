@@ -152,9 +152,10 @@ impl AccessConfig {
             Right::Connect => own.permission.clone(),
             Right::Serve => Permission::anchor(),
         };
+        let (permission, name) = permission.for_target(target);
         Some(Action {
             namespace: target.id().namespace.clone(),
-            name: permission.name_for(target),
+            name,
             permission,
         })
     }

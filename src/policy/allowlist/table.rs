@@ -256,8 +256,14 @@ impl Table {
 
     /// Returns whether a Service of an absent authority may yet be listed.
     pub(super) fn awaits(&self, authority: &Authority) -> bool {
-        let name = self.options.suffixes.strip(authority.host()).rsplit_once('.');
-        let is_of_name = |namespace: &str| name.is_some_and(|(_, of_name)| *namespace == *of_name);
+        let name = self.options.suffixes.strip(authority.host());
+        let names = [
+            Some(name),
+            name.strip_suffix(TargetId::POD_DOMAIN)
+                .map(|name| name.trim_end_matches('.')),
+        ];
+        let of_names = names.map(|name| name?.rsplit_once('.').map(|(_, namespace)| namespace));
+        let is_of_name = |namespace: &str| of_names.contains(&Some(namespace));
         !self.complete && (self.awaited.is_empty() || self.awaited.iter().any(|namespace| is_of_name(namespace)))
     }
 

@@ -36,14 +36,25 @@ use crate::tunnel::target_metrics::{TargetMetrics, TargetSeries};
 pub struct TargetId {
     /// The namespace of its Service, or `static`.
     pub namespace: Box<str>,
-    /// The name of its Service, `pod.service` for one of its pods, or the authority of a static target.
+    /// The name of its Service, `pod.service` for one of its pods, `pod._pod` for a pod without a Service, or the authority
+    /// of a static target.
     pub service: Box<str>,
 }
 
 impl TargetId {
-    /// Returns the shortest name, `svc.ns` or `pod.svc.ns`. Nothing else has it: no part has a dot.
+    /// The end of the name of a pod without a Service. No Service has an underscore in its name.
+    pub const POD: &str = "._pod";
+    /// The end of the names that clients request for such pods.
+    pub const POD_DOMAIN: &str = "pod";
+
+    /// Returns the shortest name, `svc.ns`, `pod.svc.ns` or `pod.ns.pod`. Nothing else has it: no part has a dot, and the
+    /// pods of a Service in a namespace `pod` have no names.
     pub fn short_name(&self) -> String {
-        format!("{}.{}", self.service, self.namespace)
+        let Self { namespace, service } = self;
+        match service.strip_suffix(Self::POD) {
+            Some(pod) => format!("{pod}.{namespace}.{}", Self::POD_DOMAIN),
+            None => format!("{service}.{namespace}"),
+        }
     }
 
     /// Returns the name of the Service, also for one of its pods. Only for what is not static.
@@ -154,6 +165,8 @@ pub struct TargetRules {
     pub user_lists: Option<Arc<UserLists>>,
     /// The name of the object that owns it, for permissions that name that one; `None` if its label names none.
     pub owner: Option<Box<str>>,
+    /// The identity of the pod, for one without a Service.
+    pub uid: Option<Box<str>>,
     /// The anchors of a target that dials in; `None` for a target that is dialled at its endpoints.
     pub dials_in: Option<DialsIn>,
     /// The workloads to start, and to report activity to.

@@ -79,6 +79,7 @@ impl Writer {
                 allowed_clients: target.allowed_clients.clone().map(Arc::new),
                 user_lists: target.user_lists().map(Arc::new),
                 owner: None,
+                uid: None,
                 dials_in: target.dials_in.clone().map(DialsIn::from),
                 workloads: Workloads::default(),
                 stopped: None,
@@ -198,8 +199,8 @@ impl Writer {
             table: self.allowlist.table(),
             shards: HashMap::new(),
             has_other_users: false,
+            gone: Vec::new(),
         };
-        let mut gone = Vec::new();
         for change in changes {
             match change {
                 Change::Set(target) => {
@@ -211,10 +212,10 @@ impl Writer {
                     } = *target;
                     edit.set(id, ports, endpoints, state.share(rules));
                 }
-                Change::Remove(id) => gone.extend(edit.remove(&id)),
+                Change::Remove(id) => edit.remove(&id),
             }
         }
-        let has_other_users = edit.has_other_users;
+        let (has_other_users, gone) = (edit.has_other_users, edit.gone);
         let (mut table, edited) = (edit.table, !edit.shards.is_empty());
         for (index, shard) in edit.shards {
             if let Some(current) = table.shards.get_mut(index) {
@@ -282,32 +283,41 @@ struct Edit {
     table: Table,
     /// The shards that change, by their index.
     shards: HashMap<usize, Shard>,
-    /// True if a target names other users than before.
+    /// True if other users than before may reach a target.
     has_other_users: bool,
+    /// The targets that are no longer there.
+    gone: Vec<Arc<Target>>,
 }
 
 impl Edit {
-    /// Adds a Service. One that is there already is updated, so that it keeps its tunnels.
+    /// Adds a Service. One that is there already is updated, so that it keeps its tunnels. Another pod of the same name is
+    /// another target.
     fn set(&mut self, id: TargetId, ports: [u16; 2], endpoints: Endpoints, rules: Arc<TargetRules>) {
         let name = id.short_name();
-        let target = match self.route(&name).cloned() {
-            Some(known) => {
+        let known = self.route(&name).cloned();
+        let target = match known {
+            Some(known) if known.target.rules().uid == rules.uid => {
                 self.has_other_users |= known.target.update(endpoints, &rules);
                 if known.ports == ports {
                     return;
                 }
                 known.target
             }
-            None => Arc::new(Target::new(id, endpoints, rules)),
+            other => {
+                self.gone.extend(other.map(|route| route.target));
+                Arc::new(Target::new(id, endpoints, rules))
+            }
         };
         self.shard(&name).insert(name.into(), Route { target, ports });
     }
 
-    /// Removes a Service, and returns it if it was there.
-    fn remove(&mut self, id: &TargetId) -> Option<Arc<Target>> {
+    /// Removes a Service, if it is there.
+    fn remove(&mut self, id: &TargetId) {
         let name = id.short_name();
-        self.route(&name)?;
-        Some(self.shard(&name).remove(&*name)?.target)
+        if self.route(&name).is_some() {
+            let removed = self.shard(&name).remove(&*name);
+            self.gone.extend(removed.map(|route| route.target));
+        }
     }
 
     fn route(&self, name: &str) -> Option<&Route> {

@@ -89,6 +89,7 @@ allowlist:
     allowed_cidrs: [10.0.0.0/8, "fd00::/8"]
     wait_for_ready: 0s
     on_removal: keep
+    pods: {enabled: true, selector: ssh=pod, namespaces: [team-c]}
     wake: true
     workload_kinds:
       - {name: box, resource: boxes.v1.example.com/scale, patch: '{"spec": {"replicas": 1}}', activity: example.com/used}
@@ -150,6 +151,11 @@ fn cluster() -> kubernetes::Options {
         namespaces: vec!["team-a".into(), "team-b".into()],
         namespace_selector: Some("ssh in (yes, maybe)".into()),
         selector: "expose".into(),
+        pods: kubernetes::PodOptions {
+            enabled: true,
+            selector: Some("ssh=pod".into()),
+            namespaces: vec!["team-c".into()],
+        },
         annotation_prefix: "ssh.example.com/".into(),
         cluster_domain: "cluster.example".into(),
         public_suffixes: vec!["ssh.example.com".into(), "other.example".into()],

@@ -68,12 +68,13 @@ pub(crate) fn run<F: AsyncFnOnce(&Ground)>(kubernetes: &[(&str, Value)], scenari
 
 /// Runs a scenario with that permission of users. To be called as [`lab::run`] is.
 pub(crate) fn run_with_permission<F: AsyncFnOnce(&Ground)>(permission: &Value, scenario: F) {
+    let pods = [("pods", json!({"enabled": true}))];
     let access = json!({
         "mode": "enforce", "cleartext": "allow",
         "kubernetes": {"enabled": true, "recheck": "1d", "permission": permission},
     });
     lab::run_as(lab::test_name(type_name::<F>()), async |lab| {
-        Box::pin(within(&lab, &[], Some(access), scenario)).await;
+        Box::pin(within(&lab, &pods, Some(access), scenario)).await;
     });
 }
 
@@ -211,6 +212,7 @@ fn setup(name: &str, kubernetes: &[(&str, Value)]) -> Vec<Value> {
         "wake" => Some(json!({
             "apiGroups": ["apps"], "resources": ["statefulsets/scale", "deployments/scale"], "verbs": ["get", "patch"],
         })),
+        "pods" => Some(json!({"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]})),
         "events" => Some(json!({"apiGroups": [""], "resources": ["events"], "verbs": ["create", "patch"]})),
         _ => None,
     };
@@ -253,6 +255,33 @@ impl Ground {
         let name = like["metadata"]["name"].as_str().unwrap();
         let object = self.cluster.api(like).get(name).await;
         serde_json::to_value(object.unwrap_or_else(|error| panic!("{error}: {like}"))).unwrap()
+    }
+
+    /// Creates the pod, or makes it be so, with its status, which no kubelet writes.
+    pub(crate) async fn apply_pod(&self, pod: &Value) {
+        self.apply(pod).await;
+        if self.is_real() {
+            let name = pod["metadata"]["name"].as_str().unwrap();
+            let status = json!({"status": pod["status"]});
+            let how = PatchParams::default();
+            let patched = self
+                .cluster
+                .api(pod)
+                .patch_status(name, &how, &Patch::Merge(&status))
+                .await;
+            patched.unwrap_or_else(|error| panic!("{error}: {pod}"));
+        }
+    }
+
+    /// Deletes the pod at once, as no kubelet ends it.
+    pub(crate) async fn delete_pod(&self, pod: &Value) {
+        let name = pod["metadata"]["name"].as_str().unwrap();
+        let deleted = self
+            .cluster
+            .api(pod)
+            .delete(name, &DeleteParams::default().grace_period(0))
+            .await;
+        deleted.unwrap_or_else(|error| panic!("{error}: {pod}"));
     }
 
     /// Defines a kind at a real API server, unless it is defined: its `spec` may be anything.

@@ -44,6 +44,19 @@ pub(crate) fn endpoint(address: &str, condition: &str) -> Value {
     json!({"addresses": [address], "conditions": conditions})
 }
 
+/// A pod that may be reached, ready at that address, with its sshd at port 22.
+pub(crate) fn pod(namespace: &str, name: &str, address: &str) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {"namespace": namespace, "name": name, "labels": {"switchboard.dev/expose": "true"}},
+        "spec": {"containers": [{"name": "main", "image": "sshd"}]},
+        "status": {
+            "phase": "Running", "podIP": address, "podIPs": [{"ip": address}],
+            "conditions": [{"type": "Ready", "status": "True"}],
+        },
+    })
+}
+
 /// The namespace, with labels.
 pub(crate) fn namespace(name: &str, labels: &Value) -> Value {
     json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}})

@@ -5,17 +5,18 @@ use std::time::Instant;
 use serde_json::{Value, json};
 
 use super::cluster::{self, Ground};
-use super::objects::{endpoint, role, role_binding, service, slice, with};
+use super::objects::{endpoint, pod, role, role_binding, service, slice, with};
 use super::proxy::{Refused, Tunnel, eventually};
 
 /// The Service `web`, which the object `box` owns, with its pod `web-0`.
 async fn prepare(ground: &Ground) -> String {
     let here = &ground.here;
-    let pod = with(endpoint("10.9.1.1", "ready"), "/hostname", json!("web-0"));
+    let named = with(endpoint("10.9.1.1", "ready"), "/hostname", json!("web-0"));
     ground
-        .apply(&with(slice(here, "web", &["10.9.1.1"]), "/endpoints", json!([pod])))
+        .apply(&with(slice(here, "web", &["10.9.1.1"]), "/endpoints", json!([named])))
         .await;
     ground.apply(&owned(ground, "box")).await;
+    ground.apply_pod(&pod(here, "bare", "10.9.1.2")).await;
     let account = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "ci", "namespace": here}});
     ground.apply(&account).await;
     ground.token("ci").await
@@ -34,10 +35,9 @@ fn binding(ground: &Ground) -> Value {
 
 async fn login(ground: &Ground, name: &str, token: &str) -> Result<Tunnel, Refused> {
     let field = format!("Proxy-Authorization: Bearer {token}\r\n");
-    ground
-        .proxy
-        .connect_with(&format!("{name}.{}:22", ground.here), &field)
-        .await
+    let domain = if name == "bare" { ".pod" } else { "" };
+    let authority = format!("{name}.{}{domain}:22", ground.here);
+    ground.proxy.connect_with(&authority, &field).await
 }
 
 /// Gives the rule to a user, who then reaches the name, and takes it back.
@@ -71,6 +71,15 @@ fn create_services_ssh_by_the_name_of_the_service() {
         let rule =
             json!({"apiGroups": [""], "resources": ["services/ssh"], "verbs": ["create"], "resourceNames": ["web"]});
         is_given_and_taken(ground, "web-0.web", rule).await;
+    });
+}
+
+#[test]
+fn create_pods_ssh_by_the_name_of_a_pod_without_a_service() {
+    cluster::run_with_permission(&json!("ssh"), async |ground| {
+        let rule =
+            json!({"apiGroups": [""], "resources": ["pods/ssh"], "verbs": ["create"], "resourceNames": ["bare"]});
+        is_given_and_taken(ground, "bare", rule).await;
     });
 }
 

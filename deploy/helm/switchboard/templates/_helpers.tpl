@@ -301,7 +301,7 @@ over it. Empty for the default, `open`. */ -}}
   verbs: [{{ $permission.verb | quote }}]
 {{- else if eq $permission "ssh" -}}
 - apiGroups: [""]
-  resources: [services/ssh]
+  resources: [services/ssh{{ if dig "pods" "enabled" false (include "switchboard.kubernetes" . | fromYaml) }}, pods/ssh{{ end }}]
   verbs: [create]
 {{- end -}}
 {{- end -}}
@@ -388,6 +388,11 @@ over it. Empty for the default, `open`. */ -}}
   resources: [endpointslices]
   verbs: [get, list, watch]
 {{- $kubernetes := include "switchboard.kubernetes" . | fromYaml }}
+{{- if dig "pods" "enabled" false $kubernetes }}
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [get, list, watch]
+{{- end }}
 {{- $groups := dict }}
 {{- range default (include "switchboard.workloadKinds" . | fromYamlArray) $kubernetes.workload_kinds }}
 {{- $parts := splitn "." 3 .resource }}

@@ -24,7 +24,7 @@ together. deploy/checks/matrix.py compares the sentences with those of the progr
 {{- $to := .to -}}
 {{- $reason := "it restricts, and without a value it does not: give it one, or remove the key" -}}
 {{- $config := .root.Values.config -}}
-{{- range $path := list "admin_scrape" "tls.client_auth" "tls.crl" "access.mode" "access.cleartext" "access.hide_names" "access.on_expiry" "allowlist.kubernetes.namespaces" "allowlist.kubernetes.namespace_selector" "allowlist.kubernetes.allowed_cidrs" "limits.ceiling.download" "limits.ceiling.upload" "limits.ceiling.ssh_only" -}}
+{{- range $path := list "admin_scrape" "tls.client_auth" "tls.crl" "access.mode" "access.cleartext" "access.hide_names" "access.on_expiry" "allowlist.kubernetes.namespaces" "allowlist.kubernetes.namespace_selector" "allowlist.kubernetes.pods.namespaces" "allowlist.kubernetes.allowed_cidrs" "limits.ceiling.download" "limits.ceiling.upload" "limits.ceiling.ssh_only" -}}
 {{- $parts := splitList "." $path -}}
 {{- $places := list $config -}}
 {{- if eq (first $parts) "access" -}}

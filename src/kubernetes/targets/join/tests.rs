@@ -70,6 +70,7 @@ fn kind_of(object: &Object) -> Kind {
     match object {
         Object::Service(_) => Kind::Service,
         Object::Slice(_) => Kind::Slice,
+        Object::Pod(_) => Kind::Pod,
         Object::Namespace => Kind::Namespace,
     }
 }
@@ -95,10 +96,67 @@ fn a_service_and_its_slices_become_a_target_in_any_order() {
     put_service(&mut cluster, "n", "a", service(2200));
     assert_eq!(cluster.recompute(), TargetUpdates::default());
     cluster.remove(Kind::Service, &key("n", "a"));
-    assert_eq!(cluster.recompute().changes, [Change::Remove(target_id(&key("n", "a")))]);
+    assert_eq!(cluster.recompute().changes, [Change::Remove(key("n", "a").target_id())]);
     cluster.remove(Kind::Slice, &key("n", "a-1"));
     cluster.recompute();
     assert!(cluster.services.is_empty() && cluster.strays.is_empty());
+}
+
+fn pod(uid: &str, endpoints: &[(&str, State)]) -> Object {
+    Object::Pod(Box::new(Pod {
+        uid: uid.into(),
+        service: service(2222),
+        slice: slice("", 2222, endpoints),
+    }))
+}
+
+#[test]
+fn a_pod_without_a_service_is_a_target_with_the_guards_of_one() {
+    let mut cluster = ClusterObjects::new(policy());
+    let own = key("n", "web-0._pod");
+    cluster.put(
+        own.clone(),
+        pod("u-1", &[("10.0.0.1", State::Ready), ("127.0.0.1", State::Ready)]),
+    );
+    let updates = cluster.recompute();
+    let target = set(&updates);
+    assert_eq!((&*target.id.short_name(), target.ports), ("web-0.n.pod", [2222, 22]));
+    assert_eq!(
+        (addresses(target), target.rules.uid.as_deref()),
+        (vec!["10.0.0.1:2222".to_owned()], Some("u-1"))
+    );
+    let loopback = "127.0.0.1:2222".parse().unwrap();
+    let class = AddressFilter::default()
+        .check("127.0.0.1".parse().unwrap())
+        .unwrap_err();
+    let refused = ServiceNotice::EndpointForbidden(own.clone(), loopback, class);
+    assert!(updates.notices.contains(&refused), "{:?}", updates.notices);
+    // Another pod of this name.
+    cluster.put(own.clone(), pod("u-2", &[("10.0.0.1", State::Ready)]));
+    assert_eq!(set(&cluster.recompute()).rules.uid.as_deref(), Some("u-2"));
+    cluster.remove(Kind::Pod, &own);
+    assert_eq!(cluster.recompute().changes, [Change::Remove(own.target_id())]);
+    assert!(cluster.services.is_empty());
+}
+
+#[test]
+fn no_service_of_a_namespace_takes_the_name_of_a_pod_of_another() {
+    let mut options = Options::default();
+    for (enabled, names) in [(false, vec!["web.pod", "a.web.pod"]), (true, vec!["web.pod"])] {
+        options.pods.enabled = enabled;
+        let mut cluster = ClusterObjects::new(policy_of(options.clone()));
+        put_service(&mut cluster, "pod", "web", service(22));
+        put_slice(&mut cluster, "pod", "web-x", with_names(&["a"]));
+        let changes = cluster.recompute().changes;
+        let set: Vec<_> = changes
+            .iter()
+            .map(|change| match change {
+                Change::Set(target) => target.id.short_name(),
+                Change::Remove(id) => panic!("{id}"),
+            })
+            .collect();
+        assert_eq!(set, names);
+    }
 }
 
 /// A slice of the Service `web`, with an endpoint of each name.
@@ -418,9 +476,9 @@ fn a_selected_namespace_admits_its_services() {
     put_service(&mut cluster, "m", "b", service(22));
     assert_eq!(cluster.recompute(), TargetUpdates::default());
     cluster.put(Key::new("", "n"), Object::Namespace);
-    assert_eq!(set(&cluster.recompute()).id, target_id(&key("n", "a")));
+    assert_eq!(set(&cluster.recompute()).id, key("n", "a").target_id());
     cluster.remove(Kind::Namespace, &Key::new("", "n"));
-    assert_eq!(cluster.recompute().changes, [Change::Remove(target_id(&key("n", "a")))]);
+    assert_eq!(cluster.recompute().changes, [Change::Remove(key("n", "a").target_id())]);
 }
 
 /// An event of a small cluster.

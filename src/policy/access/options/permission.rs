@@ -30,12 +30,13 @@ pub struct Permission {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum NamedObject {
-    /// The one with the name of the target's Service. No pod has it: `pods` are reviewed as all pods of the namespace.
+    /// The one with the name of the target's Service. No pod has it: `pods` are reviewed as all pods of the namespace. For a
+    /// pod without a Service it is the pod's name, and `services` are `pods`.
     #[default]
     Service,
     /// The target's pod; all pods of the namespace for a Service.
     Pod,
-    /// The one that the label `owner` of the Service names; all objects of the namespace without that label.
+    /// The one that the label `owner` of the Service or pod names; all objects of the namespace without that label.
     Owner,
 }
 
@@ -75,15 +76,23 @@ impl Permission {
         &*self.resource == "pods" && self.group.is_empty()
     }
 
-    /// Returns the name in a review about a target; empty for all objects of the namespace.
-    pub(in crate::policy::access) fn name_for(&self, target: &Target) -> Box<str> {
-        let id = target.id();
-        match self.name {
+    /// Returns the permission in a review about a target, and the name; empty for all objects of the namespace.
+    pub(in crate::policy::access) fn for_target(&self, target: &Target) -> (Self, Box<str>) {
+        let (id, rules) = (target.id(), target.rules());
+        let mut permission = self.clone();
+        let name = match self.name {
+            NamedObject::Owner => rules.owner.clone().unwrap_or_default(),
+            NamedObject::Service if rules.uid.is_some() => {
+                if self.group.is_empty() && &*self.resource == "services" {
+                    permission.resource = "pods".into();
+                }
+                id.pod_name().unwrap_or_default().into()
+            }
             NamedObject::Service if self.is_of_pods() => Box::default(),
             NamedObject::Service => id.service_name().into(),
             NamedObject::Pod => id.pod_name().unwrap_or_default().into(),
-            NamedObject::Owner => target.rules().owner.clone().unwrap_or_default(),
-        }
+        };
+        (permission, name)
     }
 
     /// Checks that the API server can know what it names, as far as that can be known without asking it.

@@ -11,23 +11,32 @@ async fn a_review_names_the_service_the_pod_or_the_owner_and_else_all_objects_of
         ..Permission::default()
     };
     let (service, pod, owner) = (NamedObject::Service, NamedObject::Pod, NamedObject::Owner);
-    // The names in the reviews about a Service, one of its pods, and a Service without a label.
+    // The names in the reviews about a Service, one of its pods, a Service without a label, and a pod without a Service.
     for (permission, expected) in [
-        (Permission::default(), ["web", "web", "bare"]),
-        (Permission::port_forward(), ["", "", ""]),
-        (on("", "pods", pod), ["", "web-0", ""]),
-        (on("kubeflow.org", "workspaces", owner), ["box", "box", ""]),
-        (on("agents.x-k8s.io", "sandboxes", service), ["web", "web", "bare"]),
+        (Permission::default(), ["web", "web", "bare", "box-0"]),
+        (Permission::port_forward(), ["", "", "", "box-0"]),
+        (on("", "pods", pod), ["", "web-0", "", "box-0"]),
+        (on("kubeflow.org", "workspaces", owner), ["box", "box", "", "box"]),
+        (
+            on("agents.x-k8s.io", "sandboxes", service),
+            ["web", "web", "bare", "box-0"],
+        ),
     ] {
         let world = World::new(|options| {
             let own = options.kubernetes.as_mut().unwrap();
             own.permission = permission.clone();
         });
-        let rules = |owner: Option<&str>| TargetRules {
+        let rules = |owner: Option<&str>, uid: Option<&str>| TargetRules {
             owner: owner.map(Into::into),
+            uid: uid.map(Into::into),
             ..TargetRules::default()
         };
-        let of = [("web", Some("box")), ("web-0.web", Some("box")), ("bare", None)];
+        let of = [
+            ("web", Some("box")),
+            ("web-0.web", Some("box")),
+            ("bare", None),
+            ("box-0._pod", Some("box")),
+        ];
         let targets = of.map(|(name, owner)| ServiceTarget {
             id: TargetId {
                 namespace: "team".into(),
@@ -35,17 +44,28 @@ async fn a_review_names_the_service_the_pod_or_the_owner_and_else_all_objects_of
             },
             ports: [22, 22],
             endpoints: Endpoints::default(),
-            rules: rules(owner),
+            rules: rules(owner, name.ends_with("._pod").then_some("u-1")),
         });
         world.writer.replace(targets.into(), true);
         for ((target, _), expected) in of.into_iter().zip(expected) {
-            let (wanted, name) = (permission.clone(), Box::from(expected));
+            let (mut wanted, name) = (permission.clone(), Box::from(expected));
+            let is_pod = target.ends_with("._pod");
+            if is_pod && wanted == Permission::default() {
+                wanted.resource = "pods".into();
+            }
+            let target = target.replace("._pod", ".team.pod");
             world.script.set_access(move |_, action| {
                 let is_meant = action.permission == wanted && action.name == name && *action.namespace == *"team";
                 Ok(decision(is_meant))
             });
             world.access.decider.reviews.clear();
-            world.grant("alice", target).await.unwrap();
+            let subject = world.identify("alice", 1).await.unwrap();
+            let name = if is_pod { target } else { format!("{target}.team") };
+            let target = world
+                .allowlist
+                .find_target(&format!("{name}:22").parse().unwrap())
+                .unwrap();
+            world.access.authorize(&subject, &target).await.unwrap();
         }
     }
 }

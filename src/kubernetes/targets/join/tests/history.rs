@@ -25,19 +25,28 @@ fn objects() -> impl Strategy<Value = Object> {
         }),
         (owner, 1..3_u16, endpoints)
             .prop_map(|(owner, port, endpoints)| Object::Slice(Box::new(slice(owner, port, &endpoints)))),
+        (1..3_u16, prop::sample::select(vec!["10.0.0.1", "127.0.0.1"]))
+            .prop_map(|(uid, address)| pod(&uid.to_string(), &[(address, State::Ready)])),
         Just(Object::Namespace),
     ]
 }
 
+/// The key of the pod of that name.
+fn of_pod(key: &Key) -> Key {
+    Key::new(&key.namespace, &format!("{}{}", key.name, TargetId::POD))
+}
+
 fn events() -> impl Strategy<Value = Event> {
-    let kinds = prop::sample::select(vec![Kind::Service, Kind::Slice, Kind::Namespace]);
+    let kinds = prop::sample::select(vec![Kind::Service, Kind::Slice, Kind::Pod, Kind::Namespace]);
     prop_oneof![
         6 => (keys(), objects()).prop_map(|(key, object)| match object {
             Object::Namespace => Event::Put(Key::new("", &key.namespace), Object::Namespace),
+            object @ Object::Pod(_) => Event::Put(of_pod(&key), object),
             object @ (Object::Service(_) | Object::Slice(_)) => Event::Put(key, object),
         }),
         3 => (kinds, keys()).prop_map(|(kind, key)| match kind {
             Kind::Namespace => Event::Remove(kind, Key::new("", &key.namespace)),
+            Kind::Pod => Event::Remove(kind, of_pod(&key)),
             Kind::Service | Kind::Slice => Event::Remove(kind, key),
         }),
         2 => Just(Event::Settle),
@@ -88,7 +97,7 @@ proptest! {
         let mut expected = BTreeMap::new();
         follow(&mut expected, rebuilt.recompute());
         prop_assert_eq!(&targets, &expected);
-        for kind in [Kind::Service, Kind::Slice, Kind::Namespace] {
+        for kind in [Kind::Service, Kind::Slice, Kind::Pod, Kind::Namespace] {
             let known: BTreeSet<_> = cluster.keys(kind, None).into_iter().collect();
             let put = objects_put.iter().filter(|(known, _)| *known == kind as u8);
             prop_assert_eq!(known, put.map(|(_, key)| key.clone()).collect());

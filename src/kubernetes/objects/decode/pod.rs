@@ -1,0 +1,133 @@
+//! Decodes a pod that is a target by itself.
+
+use std::net::IpAddr;
+
+use super::raw::{LenientItem, MAX_NODE, RawMetadata, RawPort, SSH, owner, valid};
+use crate::kubernetes::objects::annotations::{self, AnnotationError, ParsedAnnotations, PortSelector};
+use crate::kubernetes::objects::model::{Endpoint, Pod, Service, ServicePort, Slice, SlicePort, State};
+
+/// A pod as the API server sends it.
+#[derive(serde::Deserialize)]
+pub(super) struct RawPod {
+    metadata: Option<RawMetadata>,
+    spec: Option<PodSpec>,
+    status: Option<PodStatus>,
+}
+
+#[derive(Default, serde::Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct PodSpec {
+    host_network: Option<bool>,
+    node_name: Option<Box<str>>,
+    containers: Option<Vec<LenientItem<RawContainer>>>,
+}
+
+#[derive(serde::Deserialize)]
+struct RawContainer {
+    ports: Option<Vec<LenientItem<RawPort>>>,
+}
+
+#[derive(Default, serde::Deserialize)]
+struct PodStatus {
+    phase: Option<String>,
+    conditions: Option<Vec<LenientItem<RawCondition>>>,
+    #[serde(rename = "podIPs")]
+    pod_ips: Option<Vec<LenientItem<PodIp>>>,
+}
+
+#[derive(serde::Deserialize)]
+struct RawCondition {
+    r#type: String,
+    status: String,
+}
+
+#[derive(serde::Deserialize)]
+struct PodIp {
+    ip: IpAddr,
+}
+
+/// Decodes a pod; `None` for one that is no target: in the network of its node, of a warm pool, or ended.
+pub(super) fn pod(raw: RawPod, uid: Box<str>, prefix: &str) -> Option<Pod> {
+    let RawMetadata {
+        labels,
+        annotations,
+        deletion_timestamp,
+    } = raw.metadata.unwrap_or_default();
+    let (spec, status) = (raw.spec.unwrap_or_default(), raw.status.unwrap_or_default());
+    let mut labels = labels.unwrap_or_default();
+    let has_ended = matches!(status.phase.as_deref(), Some("Succeeded" | "Failed"));
+    if spec.host_network == Some(true) || has_ended || labels.contains_key(WARM_POOL) {
+        return None;
+    }
+    let ParsedAnnotations {
+        mut annotations,
+        port,
+        mut faults,
+    } = annotations::parse(&annotations.unwrap_or_default(), prefix);
+    // It exists while it runs, and is dialled.
+    let without_effect = [
+        ("wake", annotations.wake.take().is_some()),
+        ("dials-in", annotations.dials_in.take().is_some()),
+    ];
+    let without_effect = without_effect.into_iter().filter(|(_, is_given)| *is_given);
+    faults.extend(without_effect.map(|(key, _)| AnnotationError::new(key, "no effect: this is a pod".to_owned())));
+    let ports = valid(spec.containers).flat_map(|container| valid(container.ports));
+    let ports: Vec<_> = ports.filter_map(|raw| Some((raw.tcp_number()?, raw.name?))).collect();
+    let named = |wanted: &str| {
+        ports
+            .iter()
+            .find(|(_, name)| **name == *wanted)
+            .map(|(number, _)| *number)
+    };
+    let asked = port.and_then(|asked| match asked {
+        PortSelector::Number(number) => Some(number),
+        PortSelector::Name(name) => named(&name).or_else(|| {
+            faults.push(AnnotationError::new(
+                "port",
+                "no container has a TCP port of that name".to_owned(),
+            ));
+            None
+        }),
+    });
+    let number = asked.or_else(|| named("ssh")).unwrap_or(SSH);
+    let is_ready = valid(status.conditions).any(|condition| condition.r#type == "Ready" && condition.status == "True");
+    let state = match (is_ready, deletion_timestamp) {
+        (true, None) => State::Ready,
+        (true, Some(_)) => State::Terminating,
+        (false, _) => State::NotReady,
+    };
+    let node = spec.node_name.filter(|name| name.len() <= MAX_NODE).unwrap_or_default();
+    let endpoints = valid(status.pod_ips).map(|PodIp { ip: address }| Endpoint {
+        address,
+        state,
+        node: node.clone(),
+        hostname: Box::default(),
+    });
+    let name = Box::<str>::default();
+    Some(Pod {
+        uid,
+        slice: Slice {
+            ports: [SlicePort {
+                name: name.clone(),
+                number,
+            }]
+            .into(),
+            endpoints: endpoints.collect(),
+            ..Slice::default()
+        },
+        service: Service {
+            port: Some(ServicePort {
+                number,
+                name,
+                is_implied: false,
+            }),
+            annotations,
+            owner: owner(&mut labels, prefix),
+            faults,
+            ..Service::default()
+        },
+    })
+}
+
+/// The label of the pods of a warm pool of agent-sandbox, which nobody has claimed.
+pub(crate) const WARM_POOL: &str = "agents.x-k8s.io/warm-pool-sandbox";
