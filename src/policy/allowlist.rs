@@ -273,6 +273,22 @@ mod tests {
     }
 
     #[test]
+    fn a_removal_concerns_its_own_target_and_no_other_one_of_its_name() {
+        let (writer, allowlist) = configured(false);
+        // The pod `a` of the namespace `b`, and the pod `a` of the Service `b` in the namespace `pod`.
+        let mut of_pod = service("b", "a._pod", "10.0.0.1:22");
+        of_pod.rules.uid = Some("1".into());
+        let of_service = service("pod", "a.b", "10.0.0.2:22");
+        for (before, after) in [(&of_pod, &of_service), (&of_service, &of_pod)] {
+            writer.replace(vec![before.clone()], true);
+            writer.apply([set(after.clone()), Change::Remove(before.id.clone())]);
+            assert_eq!(*authorize(&allowlist, "a.b.pod:22").unwrap().id(), after.id);
+            writer.apply([Change::Remove(after.id.clone())]);
+            authorize(&allowlist, "a.b.pod:22").unwrap_err();
+        }
+    }
+
+    #[test]
     fn the_tunnels_of_a_removed_service_may_go_on() {
         let (writer, allowlist) = configured(true);
         writer.replace(vec![service("a", "x", "10.0.0.1:22")], true);

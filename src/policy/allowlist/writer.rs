@@ -314,7 +314,8 @@ impl Edit {
     /// Removes a Service, if it is there.
     fn remove(&mut self, id: &TargetId) {
         let name = id.short_name();
-        if self.route(&name).is_some() {
+        // Another target may have got the name by now: a pod without a Service, or one of a Service in a namespace `pod`.
+        if self.route(&name).is_some_and(|route| route.target.id() == id) {
             let removed = self.shard(&name).remove(&*name);
             self.gone.extend(removed.map(|route| route.target));
         }
