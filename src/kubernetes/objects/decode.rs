@@ -39,6 +39,8 @@ pub(crate) fn decode(kind: Kind, json: &str, prefix: &str, selector: &str) -> De
     let object = match kind {
         Kind::Service => parse(json).map(|raw| Some(Object::Service(Box::new(service(raw, prefix))))),
         Kind::Slice => parse(json).map(|raw| slice(raw, selector).map(|slice| Object::Slice(Box::new(slice)))),
+        // A longer name, or one with a dot, is no part of a name that clients can request.
+        Kind::Pod if !key.name.strip_suffix(TargetId::POD).is_some_and(is_label) => Some(None),
         Kind::Pod => {
             parse(json).map(|raw| pod(raw, uid.unwrap_or_default(), prefix).map(|pod| Object::Pod(Box::new(pod))))
         }
@@ -81,8 +83,8 @@ fn key(kind: Kind, name: Metadata) -> Option<Key> {
     // Names are part of answers, log lines and metric labels. The API server accepts no other characters. With a dot in
     // the name of a Service or namespace, two Services could claim one `svc.ns`.
     let is_valid = match kind {
-        Kind::Service | Kind::Pod => is_label(&key.name) && is_label(&key.namespace),
-        Kind::Slice => is_object_name(&key.name) && is_label(&key.namespace),
+        Kind::Service => is_label(&key.name) && is_label(&key.namespace),
+        Kind::Slice | Kind::Pod => is_object_name(&key.name) && is_label(&key.namespace),
         Kind::Namespace => is_label(&key.name),
     };
     match kind {
@@ -640,6 +642,16 @@ mod tests {
     }
 
     #[test]
+    fn the_port_of_a_pod_may_be_that_of_a_sidecar() {
+        for (policy, expected) in [(json!("Always"), 2222), (json!("OnFailure"), 22), (json!(null), 22)] {
+            let ports = json!([{"containerPort": 2222, "name": "ssh"}]);
+            let containers = json!([{"restartPolicy": policy, "ports": ports}]);
+            let pod = pod_of(&changed("/spec/initContainers", containers)).unwrap();
+            assert_eq!(pod.slice.ports[0].number, expected, "{policy}");
+        }
+    }
+
+    #[test]
     fn a_pod_that_has_ended_or_is_of_a_warm_pool_or_in_the_network_of_its_node_is_no_target() {
         for (pointer, value) in [
             ("/status/phase", json!("Succeeded")),
@@ -649,10 +661,16 @@ mod tests {
         ] {
             assert_eq!(pod_of(&changed(pointer, value)), None, "{pointer}");
         }
-        for name in ["a.b", "A", ""] {
+        let named = |name: &str| decoded(Kind::Pod, &changed("/metadata/name", json!(name)));
+        for name in ["A", ""] {
+            assert_eq!(named(name), DecodedObject::Malformed(None));
+        }
+        for name in ["a.b", &*"a".repeat(64)] {
+            let key = Key::new("n", &format!("{name}._pod"));
             assert_eq!(
-                decoded(Kind::Pod, &changed("/metadata/name", json!(name))),
-                DecodedObject::Malformed(None)
+                named(name),
+                DecodedObject::Irrelevant(key),
+                "a legal name, which no client can request"
             );
         }
     }

@@ -20,10 +20,13 @@ struct PodSpec {
     host_network: Option<bool>,
     node_name: Option<Box<str>>,
     containers: Option<Vec<LenientItem<RawContainer>>>,
+    init_containers: Option<Vec<LenientItem<RawContainer>>>,
 }
 
 #[derive(serde::Deserialize)]
+#[serde(rename_all = "camelCase")]
 struct RawContainer {
+    restart_policy: Option<String>,
     ports: Option<Vec<LenientItem<RawPort>>>,
 }
 
@@ -71,25 +74,7 @@ pub(super) fn pod(raw: RawPod, uid: Box<str>, prefix: &str) -> Option<Pod> {
     ];
     let without_effect = without_effect.into_iter().filter(|(_, is_given)| *is_given);
     faults.extend(without_effect.map(|(key, _)| AnnotationError::new(key, "no effect: this is a pod".to_owned())));
-    let ports = valid(spec.containers).flat_map(|container| valid(container.ports));
-    let ports: Vec<_> = ports.filter_map(|raw| Some((raw.tcp_number()?, raw.name?))).collect();
-    let named = |wanted: &str| {
-        ports
-            .iter()
-            .find(|(_, name)| **name == *wanted)
-            .map(|(number, _)| *number)
-    };
-    let asked = port.and_then(|asked| match asked {
-        PortSelector::Number(number) => Some(number),
-        PortSelector::Name(name) => named(&name).or_else(|| {
-            faults.push(AnnotationError::new(
-                "port",
-                "no container has a TCP port of that name".to_owned(),
-            ));
-            None
-        }),
-    });
-    let number = asked.or_else(|| named("ssh")).unwrap_or(SSH);
+    let number = ssh_port([spec.containers, spec.init_containers], port, &mut faults);
     let is_ready = valid(status.conditions).any(|condition| condition.r#type == "Ready" && condition.status == "True");
     let state = match (is_ready, deletion_timestamp) {
         (true, None) => State::Ready,
@@ -127,6 +112,36 @@ pub(super) fn pod(raw: RawPod, uid: Box<str>, prefix: &str) -> Option<Pod> {
             ..Service::default()
         },
     })
+}
+
+/// Returns the port of the annotation; else that of a container, or of a sidecar, with the name `ssh`; else 22.
+fn ssh_port(
+    [containers, init_containers]: [Option<Vec<LenientItem<RawContainer>>>; 2],
+    port: Option<PortSelector>,
+    faults: &mut Vec<AnnotationError>,
+) -> u16 {
+    // An init container that is restarted runs beside the others, as a sidecar.
+    let sidecars = valid(init_containers).filter(|own| own.restart_policy.as_deref() == Some("Always"));
+    let containers = valid(containers).chain(sidecars);
+    let ports = containers.flat_map(|container| valid(container.ports));
+    let ports: Vec<_> = ports.filter_map(|raw| Some((raw.tcp_number()?, raw.name?))).collect();
+    let named = |wanted: &str| {
+        ports
+            .iter()
+            .find(|(_, name)| **name == *wanted)
+            .map(|(number, _)| *number)
+    };
+    let asked = port.and_then(|asked| match asked {
+        PortSelector::Number(number) => Some(number),
+        PortSelector::Name(name) => named(&name).or_else(|| {
+            faults.push(AnnotationError::new(
+                "port",
+                "no container has a TCP port of that name".to_owned(),
+            ));
+            None
+        }),
+    });
+    asked.or_else(|| named("ssh")).unwrap_or(SSH)
 }
 
 /// The label of the pods of a warm pool of agent-sandbox, which nobody has claimed.
