@@ -60,6 +60,8 @@ pub(crate) struct ClusterObjects {
     namespaces: BTreeSet<Box<str>>,
     /// The Services that were marked since the last [`recompute`](Self::recompute).
     dirty: BTreeSet<Key>,
+    /// The namespaces whose pods are not known yet, so that their targets stay; `None` is all.
+    awaited_pods: Vec<Option<Box<str>>>,
 }
 
 impl ClusterObjects {
@@ -71,6 +73,7 @@ impl ClusterObjects {
             strays: BTreeMap::new(),
             namespaces: BTreeSet::new(),
             dirty: BTreeSet::new(),
+            awaited_pods: Vec::new(),
         }
     }
 
@@ -90,6 +93,20 @@ impl ClusterObjects {
         self.services
             .values_mut()
             .for_each(|entry| entry.notices = Box::default());
+    }
+
+    /// Leaves the targets of pods of these namespaces as they are, `None` for all, until other ones are given.
+    pub(crate) fn await_pods(&mut self, namespaces: Vec<Option<Box<str>>>) {
+        self.awaited_pods = namespaces;
+    }
+
+    /// Keeps a pod that may be gone, for its tunnels, without an address: another pod may have that by now.
+    pub(crate) fn withhold(&mut self, pod: &Key) {
+        if let Some(entry) = self.services.get_mut(pod) {
+            let slices = entry.slices.iter_mut();
+            slices.for_each(|(_, slice)| slice.endpoints = Box::default());
+            self.dirty.insert(pod.clone());
+        }
     }
 
     /// Adds an object, or changes it.
@@ -187,21 +204,10 @@ impl ClusterObjects {
         Some((entry.service.as_deref()?, &entry.notices))
     }
 
-    /// Returns every known object, for a snapshot.
+    /// Returns every known object but pods, for a snapshot: after a restart the address of a pod may be another's.
     pub(crate) fn objects(&self) -> impl Iterator<Item = (Key, Object)> {
-        let (pods, services) = self
-            .services
-            .iter()
-            .partition::<Vec<_>, _>(|(_, entry)| entry.uid.is_some());
-        let pods = pods.into_iter().filter_map(|(key, entry)| {
-            let pod = Pod {
-                uid: entry.uid.clone()?,
-                service: entry.service.as_deref().cloned()?,
-                slice: entry.slices.first()?.1.clone(),
-            };
-            Some((key.clone(), Object::Pod(Box::new(pod))))
-        });
-        let services = services.into_iter().flat_map(|(key, entry)| {
+        let services = self.services.iter().filter(|(_, entry)| entry.uid.is_none());
+        let services = services.flat_map(|(key, entry)| {
             let service = entry.service.clone();
             let service = service.map(|service| (key.clone(), Object::Service(service)));
             let slices = entry.slices.iter();
@@ -209,18 +215,25 @@ impl ClusterObjects {
             service.into_iter().chain(slices)
         });
         let namespaces = self.namespaces.iter();
-        services
-            .chain(pods)
-            .chain(namespaces.map(|name| (Key::new("", name), Object::Namespace)))
+        services.chain(namespaces.map(|name| (Key::new("", name), Object::Namespace)))
     }
 
     /// Computes the targets of all Services that were marked since the last call.
     pub(crate) fn recompute(&mut self) -> TargetUpdates {
         let mut updates = TargetUpdates::default();
         for key in std::mem::take(&mut self.dirty) {
-            self.settle_one(&key, &mut updates);
+            if key.name.ends_with(TargetId::POD) && self.awaits(&key.namespace) {
+                self.dirty.insert(key);
+            } else {
+                self.settle_one(&key, &mut updates);
+            }
         }
         updates
+    }
+
+    fn awaits(&self, namespace: &str) -> bool {
+        let mut awaited = self.awaited_pods.iter();
+        awaited.any(|awaited| awaited.as_deref().is_none_or(|awaited| awaited == namespace))
     }
 
     fn put_slice(&mut self, key: &Key, slice: Slice) {

@@ -3,7 +3,7 @@
 //!
 //! Removals are held until a later list confirms them, or for 5 minutes. An empty list is never confirmed: a server that has
 //! lost its data keeps returning one, and so does a server whose RBAC is restored before its objects. The slices and
-//! Namespace of a held Service are held with it. Deletions by a watch event and additions apply at once. A reload of the
+//! Namespace of a held Service are held with it. A held pod keeps its tunnels, and loses its addresses. Deletions by a watch event and additions apply at once. A reload of the
 //! configuration ends no hold, unless it changes the source itself.
 
 use std::collections::HashSet;
@@ -78,6 +78,11 @@ impl MassRemovalHold {
     /// Returns whether the removal of this object is held.
     pub(crate) fn holds(&self, key: &Key) -> bool {
         self.held.as_ref().is_some_and(|held| held.missing.contains(key))
+    }
+
+    /// Returns the objects whose removal is held.
+    pub(crate) fn held(&self) -> impl Iterator<Item = &Key> {
+        self.held.iter().flat_map(|held| &held.missing)
     }
 
     /// Returns whether removals are held.

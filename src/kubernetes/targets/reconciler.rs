@@ -1,5 +1,7 @@
 //! Applies the events of all sources to the allowlist, the metrics and the snapshot file.
 
+mod source_state;
+
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -10,6 +12,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 use tracing::{info, warn};
 
+use self::source_state::SourceState;
 use super::join::{ClusterObjects, TargetPolicy, TargetUpdates};
 use super::mass_removal_hold::MassRemovalHold;
 use super::notices::{NoticeLog, ServiceNotice};
@@ -49,22 +52,6 @@ pub(crate) struct Reconciler {
 
 /// The reconciler between two steps, which lock it, also after its task was stopped; `None` after a panic.
 pub(crate) type IdleReconciler = Arc<Mutex<Option<Box<Reconciler>>>>;
-
-#[derive(Clone, Debug)]
-struct SourceState {
-    handle: SourceHandle,
-    removal_hold: MassRemovalHold,
-    /// When its objects were last known to be current, in seconds since 1970; `None` before that.
-    current: Option<f64>,
-    /// True if its objects are known, from a list or from a snapshot.
-    is_listed: bool,
-    /// The `current` of before its failures; `None` while the API server answers.
-    unconfirmed: Option<f64>,
-    /// True if the API server has answered only 403 for at least 10 s.
-    is_refused: bool,
-    /// True if its namespace counts as empty because the API server forbids it.
-    is_treated_as_empty: bool,
-}
 
 impl Reconciler {
     /// Prepares the reconciler for these tasks and sources: the last one if it had a list, or a new one.
@@ -269,15 +256,23 @@ impl Reconciler {
             && (source.current.is_none() || ![Kind::Service, Kind::Slice, Kind::Pod].into_iter().any(is_known))
     }
 
-    /// Replaces the known objects of a source by a complete list.
+    /// Replaces the known objects of a source by a complete list. An object of the list that counts as deleted is removed at
+    /// once, as by a watch event.
     ///
     /// Slices and Namespaces are held as long as their Services. Slices and Namespaces without a known Service do not
     /// count for the hold: an API server that has lost its data creates some, such as the Namespace `default`.
     fn replace(&mut self, index: usize, objects: Vec<Item>) {
-        let Some(SourceState { handle, .. }) = self.sources.get(index) else {
+        let Some(SourceState {
+            handle, removal_hold, ..
+        }) = self.sources.get_mut(index)
+        else {
             return;
         };
         let kind = handle.source.kind;
+        for (key, _) in objects.iter().filter(|(_, object)| object.is_none()) {
+            removal_hold.confirm(key);
+            self.cluster.remove(kind, key);
+        }
         let known = self.cluster.keys(kind, handle.source.namespace.as_deref());
         let mut listed = HashSet::new();
         for (key, object) in objects {
@@ -290,7 +285,7 @@ impl Reconciler {
         for key in known {
             let services = self.cluster.services_of(kind, &key);
             let is_missing = !listed.contains(&key);
-            if kind != Kind::Service && services.iter().any(|service| self.holds(service)) {
+            if matches!(kind, Kind::Slice | Kind::Namespace) && services.iter().any(|service| self.holds(service)) {
                 held.extend(is_missing.then_some(key));
             } else if services.is_empty() {
                 missing.extend(is_missing.then_some(key));
@@ -318,17 +313,20 @@ impl Reconciler {
             );
         }
         source.removal_hold.hold_with_services(held);
+        if kind == Kind::Pod {
+            source.removal_hold.held().for_each(|pod| self.cluster.withhold(pod));
+        }
         for key in missing {
             self.cluster.remove(kind, &key);
         }
     }
 
-    /// Returns whether the removal of a Service is held.
+    /// Returns whether the removal of a Service or pod is held.
     fn holds(&self, service: &Key) -> bool {
         let mut services = self
             .sources
             .iter()
-            .filter(|source| source.handle.source.kind == Kind::Service);
+            .filter(|source| matches!(source.handle.source.kind, Kind::Service | Kind::Pod));
         services.any(|source| source.removal_hold.holds(service))
     }
 
@@ -348,16 +346,20 @@ impl Reconciler {
         }
     }
 
-    /// Applies all events so far to the allowlist, once every source has been listed.
+    /// Applies all events so far to the allowlist, once every source has been listed. Pods that are not listed delay their own
+    /// targets, and others only before the first list, unless the API server forbids to read them.
     fn settle(&mut self) {
         self.show_sources();
-        if !self.sources.iter().all(|source| source.is_listed) {
+        let unlisted = self.sources.iter().filter(|source| !source.is_listed);
+        let delays = |source: &SourceState| !source.is_of_pods() || !(self.has_list || source.is_refused);
+        if unlisted.clone().any(delays) {
             return;
         }
+        let awaited = unlisted.map(|source| source.handle.source.namespace.clone());
+        self.cluster.await_pods(awaited.collect());
         let is_first = !std::mem::replace(&mut self.has_list, true);
         let updates = self.cluster.recompute();
-        let is_synced = |source: &SourceState| source.current.is_some() || source.is_treated_as_empty;
-        let confirms = !self.is_confirmed && self.sources.iter().all(is_synced);
+        let confirms = !self.is_confirmed && self.sources.iter().all(SourceState::is_synced);
         if !is_first && !confirms && updates.changes.is_empty() && updates.notices.is_empty() {
             return;
         }
@@ -451,21 +453,6 @@ impl Reconciler {
     fn save_snapshot(&mut self) {
         if let Some(file) = &mut self.snapshot {
             file.save(self.cluster.objects().collect());
-        }
-    }
-}
-
-impl SourceState {
-    /// Creates the state of a source that has not been listed.
-    fn new(handle: SourceHandle) -> Self {
-        Self {
-            handle,
-            removal_hold: MassRemovalHold::default(),
-            current: None,
-            is_listed: false,
-            unconfirmed: None,
-            is_refused: false,
-            is_treated_as_empty: false,
         }
     }
 }

@@ -147,7 +147,7 @@ fn parse(text: &[u8], settings: &str) -> Result<Snapshot, &'static str> {
 const WRITE_AFTER: Duration = Duration::from_secs(1);
 const WRITE_EVERY: Duration = Duration::from_secs(30);
 /// The version of the format. An incompatible change of the model must raise it.
-const MAGIC: &str = "switchboard-snapshot 1";
+const MAGIC: &str = "switchboard-snapshot 2";
 /// In bytes: far more than the objects of the largest cluster.
 const MAX_FILE_BYTES: u64 = 256 << 20;
 const FORMAT: &str = "not a snapshot of this version";

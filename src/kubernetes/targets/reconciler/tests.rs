@@ -8,7 +8,7 @@ use tokio::time::advance;
 use super::*;
 use crate::kubernetes::api::failure::Failure;
 use crate::kubernetes::objects::annotations::AnnotationError;
-use crate::kubernetes::objects::model::{Endpoint, Kind, Object, Service, ServicePort, Slice, SlicePort, State};
+use crate::kubernetes::objects::model::{Endpoint, Kind, Object, Pod, Service, ServicePort, Slice, SlicePort, State};
 use crate::kubernetes::options::Options;
 use crate::kubernetes::targets::source::sources;
 use crate::policy::allowlist::Allowlist;
@@ -499,3 +499,5 @@ impl Stage {
         self.take(first + 1, slices);
     }
 }
+
+mod of_pods;

@@ -108,6 +108,7 @@ proptest! {
         }
         let mut copied = BTreeMap::new();
         follow(&mut copied, copy.recompute());
+        targets.retain(|_, target| target.rules.uid.is_none());
         prop_assert_eq!(copied, targets);
     }
 }

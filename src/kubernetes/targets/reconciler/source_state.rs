@@ -1,0 +1,49 @@
+//! What the reconciler knows of one source.
+
+use crate::kubernetes::objects::model::Kind;
+use crate::kubernetes::targets::mass_removal_hold::MassRemovalHold;
+use crate::kubernetes::targets::source::SourceHandle;
+
+/// A source, and what its events have said.
+#[derive(Clone, Debug)]
+pub(super) struct SourceState {
+    /// The source.
+    pub(super) handle: SourceHandle,
+    /// Its held removals.
+    pub(super) removal_hold: MassRemovalHold,
+    /// When its objects were last known to be current, in seconds since 1970; `None` before that.
+    pub(super) current: Option<f64>,
+    /// True if its objects are known, from a list or from a snapshot.
+    pub(super) is_listed: bool,
+    /// The `current` of before its failures; `None` while the API server answers.
+    pub(super) unconfirmed: Option<f64>,
+    /// True if the API server has answered only 403 for at least 10 s.
+    pub(super) is_refused: bool,
+    /// True if its namespace counts as empty because the API server forbids it.
+    pub(super) is_treated_as_empty: bool,
+}
+
+impl SourceState {
+    /// Creates the state of a source that has not been listed.
+    pub(super) fn new(handle: SourceHandle) -> Self {
+        Self {
+            handle,
+            removal_hold: MassRemovalHold::default(),
+            current: None,
+            is_listed: false,
+            unconfirmed: None,
+            is_refused: false,
+            is_treated_as_empty: false,
+        }
+    }
+
+    /// Returns whether its objects are pods.
+    pub(super) fn is_of_pods(&self) -> bool {
+        self.handle.source.kind == Kind::Pod
+    }
+
+    /// Returns whether it has answered, or need not: its namespace counts as empty, or it is of pods that must not be read.
+    pub(super) fn is_synced(&self) -> bool {
+        self.current.is_some() || self.is_treated_as_empty || (self.is_of_pods() && self.is_refused)
+    }
+}
