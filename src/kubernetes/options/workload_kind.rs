@@ -163,8 +163,14 @@ fn name(text: &str) -> Result<Box<str>, &'static str> {
 }
 
 fn patch(text: &str) -> Result<Value, &'static str> {
-    let patch = serde_json::from_str(text).ok().filter(Value::is_object);
-    patch.ok_or("expected a merge patch in JSON, such as `{\"spec\": {\"paused\": false}}`")
+    let patch = serde_json::from_str::<Value>(text).ok();
+    let patch = patch.filter(|patch| patch.is_object() && patch.get("metadata").is_none_or(Value::is_object));
+    patch.filter(|patch| !is_empty(patch)).ok_or(PATCH)
+}
+
+/// Returns whether a patch sets nothing.
+fn is_empty(patch: &Value) -> bool {
+    patch.as_object().is_some_and(|fields| fields.values().all(is_empty))
 }
 
 fn annotation_name(text: &str) -> Result<Box<str>, &'static str> {
@@ -175,6 +181,7 @@ fn annotation_name(text: &str) -> Result<Box<str>, &'static str> {
     }
 }
 
+const PATCH: &str = "expected a merge patch in JSON, such as `{\"spec\": {\"paused\": false}}`";
 /// In bytes: a DNS subdomain, a slash and 63 more.
 const MAX_ANNOTATION: usize = 253 + 1 + 63;
 
@@ -208,6 +215,29 @@ mod tests {
             "a.v1.x..io",
         ] {
             text.parse::<Resource>().unwrap_err();
+        }
+    }
+
+    #[test]
+    fn a_patch_sets_something_and_leaves_metadata_an_object() {
+        for text in [
+            r#"{"spec": {"a": null}}"#,
+            r#"{"metadata": {"labels": {"a": "b"}}}"#,
+            r#"{"a": []}"#,
+        ] {
+            patch(text).unwrap();
+        }
+        for text in [
+            "{}",
+            r#"{"spec": {}}"#,
+            r#"{"spec": {"a": {}}, "metadata": {}}"#,
+            r#"{"metadata": "x"}"#,
+            r#"{"metadata": null}"#,
+            r#"{"metadata": [], "spec": {"a": 1}}"#,
+            "[]",
+            "{",
+        ] {
+            patch(text).unwrap_err();
         }
     }
 

@@ -1,16 +1,19 @@
 //! Starts the workloads of requested targets without an endpoint.
 
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
+use futures_util::FutureExt;
 use hyper::StatusCode;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use tokio::task::JoinSet;
 use tracing::{info, warn};
 
 use super::event_recorder::{EventRecorder, ServiceEvent};
 use crate::base::text::excerpt;
 use crate::kubernetes::api::api_client::ApiClient;
-use crate::kubernetes::api::failure::ApiError;
+use crate::kubernetes::api::failure::{ApiError, Failure};
+use crate::kubernetes::api::json_stream::ObjectText;
 use crate::kubernetes::metrics::ClusterMetrics;
 use crate::kubernetes::objects::model::Key;
 use crate::kubernetes::options::Options;
@@ -56,7 +59,9 @@ impl WorkloadStarter {
                 recorder.note(note);
             }
         };
-        match self.start(&service.namespace, &workload).await {
+        let started = AssertUnwindSafe(self.start(&service.namespace, &workload)).catch_unwind();
+        let started = started.await;
+        match started.unwrap_or_else(|_| Err(ApiError::new(Failure::Malformed, "a defect of this program"))) {
             Ok(true) => {
                 self.metrics.wakes.count(["started"]);
                 info!(%service, %workload, "a request starts the workload of the Service");
@@ -85,20 +90,9 @@ impl WorkloadStarter {
         let path = resource.path(namespace, &workload.name);
         let mut conflicts = 0;
         loop {
-            let object = self.api.get(&path).await?;
-            let known: Value = serde_json::from_str(&object.json)?;
-            if object.is_whole && is_met(patch, Some(&known)) {
+            let Some(patch) = missing_part(patch, &self.api.get(&path).await?)? else {
                 return Ok(false);
-            }
-            // With the version that was read, so that a workload scaled up since then is not scaled down to 1.
-            let mut patch = patch.clone();
-            if let Some(metadata) = patch
-                .as_object_mut()
-                .map(|fields| fields.entry("metadata").or_insert_with(|| json!({})))
-            {
-                let version = known.pointer("/metadata/resourceVersion");
-                metadata["resourceVersion"] = version.cloned().unwrap_or_default();
-            }
+            };
             match self.api.patch(&path, &patch).await {
                 Ok(_) => return Ok(true),
                 // Any change is a conflict, also one of the status.
@@ -109,21 +103,49 @@ impl WorkloadStarter {
     }
 }
 
-/// Returns whether an object has what the patch would set. A number counts as a minimum: nothing that runs is scaled down.
-/// An absent value counts as empty, since the API server omits such ones.
-fn is_met(patch: &Value, object: Option<&Value>) -> bool {
+/// Returns the part of a patch that an object lacks, for the version that was read, so that a workload scaled up since then is
+/// not scaled down to 1; `None` if it lacks nothing.
+///
+/// No `await` may come between the decoding and the drop of the object: a tenant's own may take 50 MB, and this thread then has
+/// one at a time.
+fn missing_part(patch: &Value, object: &ObjectText) -> Result<Option<Value>, ApiError> {
+    if !object.is_whole {
+        return Err(ApiError::new(Failure::Malformed, "the object is too large to be read"));
+    }
+    let known: Value = serde_json::from_str(&object.json)?;
+    let mut missing = unmet(patch, Some(&known));
+    let metadata = missing
+        .as_mut()
+        .and_then(Value::as_object_mut)
+        .and_then(|fields| fields.entry("metadata").or_insert_with(|| json!({})).as_object_mut());
+    if let Some(metadata) = metadata {
+        let version = known.pointer("/metadata/resourceVersion");
+        metadata.insert("resourceVersion".to_owned(), version.cloned().unwrap_or_default());
+    }
+    Ok(missing)
+}
+
+/// Returns the values of a patch that an object does not have; `None` if it has all. A number counts as a minimum: nothing that
+/// runs is scaled down. An absent value counts as 0, false or null, since the API server omits such ones.
+fn unmet(patch: &Value, object: Option<&Value>) -> Option<Value> {
     let is_absent = object.is_none_or(Value::is_null);
-    match patch {
+    let is_met = match patch {
+        Value::Object(fields) => {
+            let fields = fields.iter().filter_map(|(key, patch)| {
+                let unmet = unmet(patch, object.and_then(|object| object.get(key)))?;
+                Some((key.clone(), unmet))
+            });
+            let fields: Map<_, _> = fields.collect();
+            return (!fields.is_empty()).then_some(Value::Object(fields));
+        }
         Value::Null => is_absent,
-        Value::Object(fields) => fields
-            .iter()
-            .all(|(key, patch)| is_met(patch, object.and_then(|object| object.get(key)))),
         Value::Number(least) => {
             object.and_then(Value::as_f64).unwrap_or_default() >= least.as_f64().unwrap_or_default()
         }
         Value::Bool(false) if is_absent => true,
         Value::Bool(_) | Value::String(_) | Value::Array(_) => object == Some(patch),
-    }
+    };
+    (!is_met).then(|| patch.clone())
 }
 
 /// Workloads that are started at the same time.
@@ -180,7 +202,35 @@ mod tests {
                 false,
             ),
         ] {
-            assert_eq!(is_met(&patch, Some(&object)), expected, "{patch} {object}");
+            assert_eq!(unmet(&patch, Some(&object)).is_none(), expected, "{patch} {object}");
         }
+    }
+
+    #[test]
+    fn only_the_values_that_an_object_lacks_are_sent_with_its_version() {
+        let object = |json: &Value, is_whole| ObjectText {
+            json: json.to_string(),
+            is_whole,
+        };
+        let patch = json!({"metadata": {"annotations": {"stopped": null}}, "spec": {"replicas": 1, "paused": false}});
+        for (known, expected) in [
+            (
+                json!({"metadata": {"resourceVersion": "7"}, "spec": {"replicas": 5, "paused": true}}),
+                json!({"metadata": {"resourceVersion": "7"}, "spec": {"paused": false}}),
+            ),
+            (
+                json!({"metadata": {"resourceVersion": "8", "annotations": {"stopped": "x", "a": "b"}}, "spec": {"replicas": 1}}),
+                json!({"metadata": {"resourceVersion": "8", "annotations": {"stopped": null}}}),
+            ),
+            (
+                json!({"metadata": {"resourceVersion": "9"}, "spec": {"replicas": 1}}),
+                json!(null),
+            ),
+        ] {
+            let missing = missing_part(&patch, &object(&known, true)).unwrap();
+            assert_eq!(missing.unwrap_or_default(), expected, "{known}");
+            missing_part(&patch, &object(&known, false)).unwrap_err();
+        }
+        missing_part(&json!({"metadata": "x"}), &object(&json!({}), true)).unwrap();
     }
 }
