@@ -22,7 +22,7 @@ OPTIONAL = {"maxUnavailable", "maxSurge", "rollingUpdate", "requests", "limits",
 # crash a pod; one that only the schema refuses could not be set through the chart.
 TABLE = [
     ("limits.tunel", {}, False),
-    ("allowlist.kubernetes.workload_kinds", [{"name": "a", "resource": "bs.v1.c/scale", "patch": "{}", "activity": "c/d"}], True),
+    ("allowlist.kubernetes.workload_kinds", [{"name": "a", "resource": "bs.v1.c/scale", "patch": '{"a": 1}', "activity": "c/d"}], True),
     ("allowlist.kubernetes.workload_kinds", [{"name": "a", "resource": "bs.c.d"}], False),
     ("allowlist.kubernetes.workload_kinds", [{"name": "a", "resource": "bs.v1.c", "patch": "spec"}], False),
     ("access.tickets.ttl", "4h", True),

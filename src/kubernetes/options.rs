@@ -132,14 +132,17 @@ impl Options {
         self.workload_kinds.iter().find(|kind| kind.name == workload.kind)
     }
 
-    /// Returns the permissions that `wake` and `report_activity` need, as rules of a Role; empty if both are off.
+    /// Returns the permissions that `pods`, `wake` and `report_activity` need, as rules of a Role; empty if all are off.
     pub fn needed_rules(&self) -> String {
         let needed = NeededRules {
             kinds: &self.workload_kinds,
             wakes: self.wakes,
             reports_activity: self.reports_activity,
         };
-        needed.to_string()
+        let pods = "{apiGroups: [\"\"], resources: [pods], verbs: [get, list, watch]}";
+        let rules = [self.pods.enabled.then(|| pods.to_owned()), Some(needed.to_string())];
+        let rules = rules.into_iter().flatten().filter(|rules| !rules.is_empty());
+        rules.collect::<Vec<_>>().join(", ")
     }
 }
 

@@ -306,7 +306,7 @@ fn dials(options: &Timeouts, timeouts: &Field<'_>) {
 /// The keys that restrict, and do not by default.
 const RESTRICTING: &str = "admin_scrape tls.client_auth tls.crl access.mode access.cleartext access.hide_names \
     access.on_expiry allowlist.kubernetes.namespaces allowlist.kubernetes.namespace_selector allowlist.kubernetes.pods.namespaces \
-    allowlist.kubernetes.allowed_cidrs limits.ceiling.download limits.ceiling.upload limits.ceiling.ssh_only";
+    allowlist.kubernetes.pods.selector access.kubernetes.permission.name allowlist.kubernetes.allowed_cidrs limits.ceiling.download limits.ceiling.upload limits.ceiling.ssh_only";
 const OF_A_PORT: &str = "tls proxy_protocol trusted_proxies";
 const NO_VALUE: &str = "it restricts, and without a value it does not: give it one, or remove the key";
 const OF_A_TARGET: &str = "allowed_clients allowed_users allowed_groups";

@@ -6,6 +6,7 @@ use super::Config;
 use crate::base::yaml::field::Field;
 use crate::kubernetes::Options;
 use crate::net::tls::{ClientAuth, Mode};
+use crate::policy::allowlist::TargetId;
 use crate::proxy::connection::Port;
 use crate::tunnel::proxy_header::Policy;
 
@@ -26,8 +27,8 @@ pub(super) fn add(config: &Config, top: &Field<'_>) {
         .map(Options::needed_rules)
         .filter(|rules| !rules.is_empty())
     {
-        let kinds = top.at("allowlist.kubernetes.workload_kinds");
-        kinds.note(format!("the ServiceAccount needs a Role with these rules: {rules}"));
+        let cluster = top.at("allowlist.kubernetes");
+        cluster.note(format!("the ServiceAccount needs a Role with these rules: {rules}"));
     }
     access::add(config, top);
 }
@@ -46,6 +47,9 @@ fn without_effect(config: &Config, top: &Field<'_>) {
             files.warning("no effect: `allowlist.host_keys` lacks `config`");
         }
     }
+    if let Some(cluster) = &config.cluster {
+        of_cluster(cluster, &top.at("allowlist.kubernetes"));
+    }
     let service = top.at("anchors.service");
     if service.is_given() && config.anchors.as_ref().is_some_and(|own| own.replicas.is_some()) {
         service.warning("no effect: `replicas` is a number; `auto` reads this Service");
@@ -53,6 +57,33 @@ fn without_effect(config: &Config, top: &Field<'_>) {
     if config.limits.ceiling.ssh_only && !config.limits.ssh_only {
         top.at("limits.ceiling.ssh_only")
             .warning("no effect: `ssh_only` is false, so no Service needs the annotation that this forbids");
+    }
+}
+
+fn of_cluster(cluster: &Options, field: &Field<'_>) {
+    let pods = field.at("pods");
+    if pods.is_given() && !cluster.pods.enabled && !pods.at("enabled").is_given() {
+        pods.warning("no effect without `enabled: true`");
+    }
+    let suffixes = field.at("public_suffixes");
+    let named = suffixes.items().zip(&cluster.public_suffixes);
+    for (suffix, _) in named.filter(|(_, name)| cluster.pods.enabled && ***name == *TargetId::POD_DOMAIN) {
+        suffix.warning("no Service has such a name: with `pods` they are names of pods");
+    }
+    let kinds = field.at("workload_kinds");
+    // Those that the documented file shows are the default.
+    let are_own = cluster.workload_kinds != Options::default().workload_kinds;
+    if kinds.is_given() && are_own && !cluster.wakes && !cluster.reports_activity {
+        kinds.warning("no effect without `wake` or `report_activity`");
+    }
+    let useless = kinds.items().zip(&cluster.workload_kinds);
+    for (kind, _) in useless.filter(|(_, kind)| kind.patch.is_none() && kind.activity.is_none()) {
+        kind.warning("no effect: it has neither `patch` nor `activity`");
+    }
+    if cluster.wakes && cluster.workload_kinds.iter().all(|kind| kind.patch.is_none()) {
+        field
+            .at("wake")
+            .warning("no effect: no kind of `workload_kinds` has a `patch`");
     }
 }
 

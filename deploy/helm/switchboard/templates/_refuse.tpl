@@ -24,7 +24,7 @@ together. deploy/checks/matrix.py compares the sentences with those of the progr
 {{- $to := .to -}}
 {{- $reason := "it restricts, and without a value it does not: give it one, or remove the key" -}}
 {{- $config := .root.Values.config -}}
-{{- range $path := list "admin_scrape" "tls.client_auth" "tls.crl" "access.mode" "access.cleartext" "access.hide_names" "access.on_expiry" "allowlist.kubernetes.namespaces" "allowlist.kubernetes.namespace_selector" "allowlist.kubernetes.pods.namespaces" "allowlist.kubernetes.allowed_cidrs" "limits.ceiling.download" "limits.ceiling.upload" "limits.ceiling.ssh_only" -}}
+{{- range $path := list "admin_scrape" "tls.client_auth" "tls.crl" "access.mode" "access.cleartext" "access.hide_names" "access.on_expiry" "allowlist.kubernetes.namespaces" "allowlist.kubernetes.namespace_selector" "allowlist.kubernetes.pods.namespaces" "allowlist.kubernetes.pods.selector" "access.kubernetes.permission.name" "allowlist.kubernetes.allowed_cidrs" "limits.ceiling.download" "limits.ceiling.upload" "limits.ceiling.ssh_only" -}}
 {{- $parts := splitList "." $path -}}
 {{- $places := list $config -}}
 {{- if eq (first $parts) "access" -}}
@@ -304,7 +304,7 @@ together. deploy/checks/matrix.py compares the sentences with those of the progr
 {{- with $kubernetes.permission -}}
 {{- if kindIs "map" . -}}
 {{- $group := default "" .group -}}
-{{- $core := splitList " " "bindings configmaps endpoints events limitranges persistentvolumeclaims pods podtemplates replicationcontrollers resourcequotas secrets serviceaccounts services" -}}
+{{- $core := splitList " " "bindings configmaps endpoints events limitranges namespaces persistentvolumeclaims pods podtemplates replicationcontrollers resourcequotas secrets serviceaccounts services" -}}
 {{- if contains "." .resource -}}
 {{- include "switchboard.fault" (dict "to" $to "at" "access.kubernetes.permission.resource" "is" "the resource has no dot: what follows it is the `group`") -}}
 {{- else if and (not $group) (not (has .resource $core)) -}}
@@ -380,6 +380,13 @@ together. deploy/checks/matrix.py compares the sentences with those of the progr
 {{- include "switchboard.fault" (dict "to" $to "at" (printf "allowlist.kubernetes.workload_kinds[%d].name" $index) "is" (printf "%s is on line" $kind.name)) -}}
 {{- end -}}
 {{- $kinds = append $kinds $kind.name -}}
+{{- with $kind.patch -}}
+{{- $patch := fromJson . -}}
+{{- $isMap := or (not (hasKey $patch "metadata")) (kindIs "map" $patch.metadata) -}}
+{{- if or (hasKey $patch "Error") (not $isMap) (not (regexMatch ":\\s*[^{\\s]" .)) -}}
+{{- include "switchboard.fault" (dict "to" $to "at" (printf "allowlist.kubernetes.workload_kinds[%d].patch" $index) "is" "expected a merge patch in JSON, such as `{\"spec\": {\"paused\": false}}`") -}}
+{{- end -}}
+{{- end -}}
 {{- end -}}
 {{- with $kubernetes.cluster_domain -}}
 {{- if not (include "switchboard.isDomain" .) -}}

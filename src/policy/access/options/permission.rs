@@ -167,5 +167,5 @@ fn part(text: &str) -> Result<Box<str>, &'static str> {
 }
 
 /// The resources of the core group in a namespace (Kubernetes 1.36), as the chart's `_refuse.tpl` has them.
-const CORE: &str = "bindings configmaps endpoints events limitranges persistentvolumeclaims pods podtemplates \
+const CORE: &str = "bindings configmaps endpoints events limitranges namespaces persistentvolumeclaims pods podtemplates \
     replicationcontrollers resourcequotas secrets serviceaccounts services";

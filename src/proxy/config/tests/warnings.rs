@@ -168,6 +168,42 @@ fn a_file_of_the_cluster_that_is_missing_is_a_fault_for_check_and_a_warning_for_
 }
 
 #[test]
+fn settings_of_pods_and_kinds_that_mean_nothing_are_warned_of() {
+    for (text, expected) in [
+        (
+            "pods: {namespaces: [a]}",
+            "allowlist.kubernetes.pods: no effect without `enabled: true`",
+        ),
+        ("pods: {enabled: false, namespaces: [a]}", ""),
+        (
+            "workload_kinds: [{name: a, resource: a.v1.b, activity: c}]",
+            "workload_kinds: no effect without `wake` or `report_activity`",
+        ),
+        (
+            "report_activity: true, workload_kinds: [{name: a, resource: a.v1.b, activity: c}, {name: b, resource: b.v1.b}]",
+            "workload_kinds[1]: no effect: it has neither `patch` nor `activity`",
+        ),
+        (
+            "wake: true, workload_kinds: []",
+            "wake: no effect: no kind of `workload_kinds` has a `patch`",
+        ),
+        (
+            "pods: {enabled: true}, public_suffixes: [pod, a.pod]",
+            "public_suffixes[0]: no Service has such a name: with `pods` they are names of pods",
+        ),
+    ] {
+        let text = format!("allowlist: {{kubernetes: {{enabled: true, {text}}}}}");
+        let said = said(&text, &Overrides::default());
+        let warnings: Vec<_> = said
+            .lines()
+            .filter(|line| line.contains("no effect") || line.contains("no Service"))
+            .collect();
+        assert_eq!(warnings.len(), usize::from(!expected.is_empty()), "{text}: {said}");
+        assert!(warnings.iter().all(|line| line.ends_with(expected)), "{text}: {said}");
+    }
+}
+
+#[test]
 fn values_that_another_key_makes_meaningless_are_warned_of() {
     let service = "warning: anchors.service: no effect: `replicas` is a number; `auto` reads this Service";
     let ceiling = "warning: limits.ceiling.ssh_only: no effect: `ssh_only` is false, so no Service needs the annotation \
