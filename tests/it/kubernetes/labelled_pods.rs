@@ -138,7 +138,7 @@ mod measured {
     /// Lists ten thousand targets, and replaces a hundred a second beside 200 tunnels, of which none is lost.
     async fn churn(lab: lab::Lab, suffix: &str, objects: Objects) {
         let stage = Stage::over(lab, settings(&[("pods", json!({"enabled": true}))]), async |api| {
-            (0..TARGETS).flat_map(objects).for_each(|object| drop(api.put(object)));
+            (0..TARGETS).flat_map(objects).for_each(|object| api.put(object));
         });
         let stage = stage.await;
         let (_, before) = usage(stage.proxy.id());

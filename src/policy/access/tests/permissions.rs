@@ -2,14 +2,17 @@
 
 use super::*;
 
-#[tokio::test(start_paused = true)]
-async fn a_review_names_the_service_the_pod_or_the_owner_and_else_all_objects_of_the_namespace() {
-    let on = |group: &str, resource: &str, name| Permission {
+fn on(group: &str, resource: &str, name: NamedObject) -> Permission {
+    Permission {
         group: group.into(),
         resource: resource.into(),
         name,
         ..Permission::default()
-    };
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_review_names_the_service_the_pod_or_the_owner_and_else_all_objects_of_the_namespace() {
     let (service, pod, owner) = (NamedObject::Service, NamedObject::Pod, NamedObject::Owner);
     // The names in the reviews about a Service, one of its pods, a Service without a label, and a pod without a Service.
     for (permission, expected) in [
