@@ -290,16 +290,18 @@ over it. Empty for the default, `open`. */ -}}
 {{- if or $kubernetes.enabled (include "switchboard.reviews" .) (include "switchboard.tickets" .) (include "switchboard.replicas" .) -}}true{{- end -}}
 {{- end -}}
 
-{{- /* The permission that a user needs, as a rule of a ClusterRole; nothing for port-forward, which `edit` has. */ -}}
+{{- /* The permission `ssh`, also in its map form, as a rule of a ClusterRole; nothing for another one: whoever had it by the
+ClusterRole could really do what it says. */ -}}
 {{- define "switchboard.accessRule" -}}
 {{- $access := include "switchboard.access" . | fromYaml -}}
 {{- $permission := default "ssh" (default dict $access.kubernetes).permission -}}
+{{- $ssh := dict "verb" "create" "group" "" "resource" "services" "subresource" "ssh" -}}
 {{- if kindIs "map" $permission -}}
-{{- $resource := printf "%s/%s" $permission.resource (default "" $permission.subresource) | trimSuffix "/" -}}
-- apiGroups: [{{ default "" $permission.group | quote }}]
-  resources: [{{ $resource | quote }}]
-  verbs: [{{ $permission.verb | quote }}]
-{{- else if eq $permission "ssh" -}}
+{{- if eq (toJson (merge (omit $permission "name") (dict "group" "" "subresource" ""))) (toJson $ssh) -}}
+{{- $permission = "ssh" -}}
+{{- end -}}
+{{- end -}}
+{{- if eq (toString $permission) "ssh" -}}
 - apiGroups: [""]
   resources: [services/ssh{{ if dig "pods" "enabled" false (include "switchboard.kubernetes" . | fromYaml) }}, pods/ssh{{ end }}]
   verbs: [create]
@@ -379,41 +381,38 @@ over it. Empty for the default, `open`. */ -}}
 - {resource: notebooks.v1.kubeflow.org, patch: "{}", activity: notebooks.kubeflow.org/last-activity}
 {{- end -}}
 
-{{- /* The permissions to watch Services and to write to the cluster for them, and no other. */ -}}
+{{- /* The permissions for the targets of `root` that are Services, pods or both: to watch them and to write to the cluster for
+them, and no other. */ -}}
 {{- define "switchboard.rules" -}}
-- apiGroups: [""]
-  resources: [services]
-  verbs: [get, list, watch]
-- apiGroups: [discovery.k8s.io]
-  resources: [endpointslices]
-  verbs: [get, list, watch]
-{{- $kubernetes := include "switchboard.kubernetes" . | fromYaml }}
-{{- if dig "pods" "enabled" false $kubernetes }}
-- apiGroups: [""]
-  resources: [pods]
-  verbs: [get, list, watch]
-{{- end }}
-{{- $groups := dict }}
-{{- range default (include "switchboard.workloadKinds" . | fromYamlArray) $kubernetes.workload_kinds }}
-{{- $parts := splitn "." 3 .resource }}
-{{- $group := splitn "/" 2 $parts._2 }}
-{{- $names := list }}
-{{- if and $kubernetes.wake .patch }}{{- $names = append $names (printf "%s/%s" $parts._0 (default "" $group._1) | trimSuffix "/") }}{{- end }}
-{{- if and $kubernetes.report_activity .activity }}{{- $names = append $names $parts._0 }}{{- end }}
-{{- $_ := set $groups $group._0 (concat (default list (get $groups $group._0)) $names | uniq) }}
-{{- end }}
-{{- range $group, $names := $groups }}
-{{- with $names }}
-- apiGroups: [{{ $group | quote }}]
-  resources: {{ toJson . }}
-  verbs: [get, patch]
-{{- end }}
-{{- end }}
-{{- if $kubernetes.events }}
-- apiGroups: [""]
-  resources: [events]
-  verbs: [create, patch]
-{{- end }}
+{{- $kubernetes := include "switchboard.kubernetes" .root | fromYaml -}}
+{{- $wakes := and .services $kubernetes.wake -}}
+{{- $rules := list -}}
+{{- if .services -}}
+{{- $rules = append $rules (dict "apiGroups" (list "") "resources" (list "services") "verbs" (list "get" "list" "watch")) -}}
+{{- $rules = append $rules (dict "apiGroups" (list "discovery.k8s.io") "resources" (list "endpointslices") "verbs" (list "get" "list" "watch")) -}}
+{{- end -}}
+{{- if .pods -}}
+{{- $rules = append $rules (dict "apiGroups" (list "") "resources" (list "pods") "verbs" (list "get" "list" "watch")) -}}
+{{- end -}}
+{{- $groups := dict -}}
+{{- $own := include "switchboard.workloadKinds" . | fromYamlArray -}}
+{{- range ternary $kubernetes.workload_kinds $own (hasKey $kubernetes "workload_kinds") -}}
+{{- $parts := splitn "." 3 .resource -}}
+{{- $group := splitn "/" 2 $parts._2 -}}
+{{- $names := list -}}
+{{- if and $wakes .patch -}}{{- $names = append $names (printf "%s/%s" $parts._0 (default "" $group._1) | trimSuffix "/") -}}{{- end -}}
+{{- if and $kubernetes.report_activity .activity -}}{{- $names = append $names $parts._0 -}}{{- end -}}
+{{- $_ := set $groups $group._0 (concat (default list (get $groups $group._0)) $names | uniq) -}}
+{{- end -}}
+{{- range $group, $names := $groups -}}
+{{- if $names -}}
+{{- $rules = append $rules (dict "apiGroups" (list $group) "resources" $names "verbs" (list "get" "patch")) -}}
+{{- end -}}
+{{- end -}}
+{{- if $kubernetes.events -}}
+{{- $rules = append $rules (dict "apiGroups" (list "") "resources" (list "events") "verbs" (list "create" "patch")) -}}
+{{- end -}}
+{{- toYaml $rules -}}
 {{- end -}}
 
 {{- /* The groups of files/rules.yaml, with this release's runbook and the bound of its drain. */ -}}
