@@ -205,7 +205,7 @@ mod tests {
     /// A change of these names needs another version of the format.
     #[test]
     fn the_names_of_the_format_are_those_of_its_version() {
-        assert_eq!(MAGIC, "switchboard-snapshot 1");
+        assert_eq!(MAGIC, "switchboard-snapshot 2");
         let text = concat!(
             r#"[[{"namespace":"n","name":"a"},{"Service":{"external":false,"publishes_not_ready":false,"#,
             r#""port":{"number":22,"name":"ssh","is_implied":false},"annotations":{"download":null,"upload":"#,
@@ -258,8 +258,8 @@ mod tests {
             (&[&text[..], b" "].concat(), true),
             (&b"x"[..], false),
             (&b""[..], false),
-            (&b"switchboard-snapshot 2 0 0 0\n[]"[..], false),
-            (&b"switchboard-snapshot 1 0\n[]"[..], false),
+            (&b"switchboard-snapshot 1 0 0 0\n[]"[..], false),
+            (&b"switchboard-snapshot 2 0\n[]"[..], false),
         ] {
             fs::write(&path, text).unwrap();
             let error = read(&path, "s").unwrap_err();
