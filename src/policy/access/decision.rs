@@ -276,7 +276,7 @@ fn refusal(user: &User, target: &Target, right: Right) -> Refusal {
     let id = target.id();
     let target = match id.is_static() {
         true => brief(&id.service),
-        false if id.service.ends_with(TargetId::POD) => brief(&id.short_name()).into(),
+        false if id.service.ends_with(TargetId::POD) => brief(&id.short_name()),
         false => format!("{}.{}", brief(&id.service), brief(&id.namespace)),
     };
     let (verb, missing) = match right {

@@ -120,7 +120,7 @@ fn ssh_port(
     port: Option<PortSelector>,
     faults: &mut Vec<AnnotationError>,
 ) -> u16 {
-    // An init container that is restarted runs beside the others, as a sidecar.
+    // An init container that is always restarted is a sidecar.
     let sidecars = valid(init_containers).filter(|own| own.restart_policy.as_deref() == Some("Always"));
     let containers = valid(containers).chain(sidecars);
     let ports = containers.flat_map(|container| valid(container.ports));
