@@ -8,7 +8,7 @@ pub(crate) mod dial;
 pub(crate) mod error;
 mod options;
 
-pub use self::attempt::is_in_clear;
+pub use self::attempt::{is_in_clear, is_unauthenticated};
 pub use self::dial::forward::ForwardProxy;
 pub use self::dial::tls::{ClientCertPaths, Trust};
 pub use self::dial::url::{ProxyUrl, ProxyUrlError, Scheme};

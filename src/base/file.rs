@@ -7,6 +7,7 @@ use std::path::Path;
 
 use crate::base::platform;
 pub(crate) use crate::base::platform::open_regular as open;
+use crate::base::random::random;
 
 /// Reads a regular file of at most `max` bytes.
 ///
@@ -59,9 +60,8 @@ pub(crate) fn unreadable(error: &io::Error) -> String {
 /// Those of the system. The old file is unchanged.
 pub(crate) fn replace(path: &Path, bytes: &[u8], keeps_attributes: bool) -> io::Result<()> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let beside = path.with_file_name(format!(".{name}.switchboard-new"));
-    // Left by a process that was killed.
-    fs::remove_file(&beside).unwrap_or_default();
+    // Another program, or one on another host that has the folder, may replace the file now.
+    let beside = path.with_file_name(format!(".{name}.switchboard-{:016x}", random()));
     let written = platform::create_private(&beside).and_then(|mut file| {
         file.write_all(bytes)?;
         if keeps_attributes && path.exists() {
@@ -116,8 +116,6 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("file");
         let mode = || fs::metadata(&path).unwrap().permissions().mode() & 0o777;
-        // The file of a process that was killed.
-        fs::write(folder.path().join(".file.switchboard-new"), "half of").unwrap();
         replace(&path, b"one", false).unwrap();
         assert_eq!((fs::read(&path).unwrap().as_slice(), mode()), (&b"one"[..], 0o600));
         fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
@@ -136,13 +134,10 @@ mod tests {
     }
 
     #[test]
-    fn a_fifo_in_place_of_the_file_or_of_its_successor_is_replaced_and_not_waited_for() {
+    fn a_fifo_is_replaced_and_not_waited_for() {
         let folder = tempfile::tempdir().unwrap();
-        for name in ["file", ".file.switchboard-new"] {
-            let fifo = folder.path().join(name);
-            assert!(Command::new("mkfifo").arg(fifo).status().unwrap().success());
-        }
         let path = folder.path().join("file");
+        assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
         replace(&path, b"bytes", false).unwrap();
         assert_eq!(read(&path, 5).unwrap(), b"bytes");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);

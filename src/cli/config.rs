@@ -155,12 +155,17 @@ fn block(flags: &ConfigFlags, client: &ClientFlags) -> anyhow::Result<Block> {
     }
     // A contradiction of the arguments is reported now, and not at the first login.
     let (mut is_resumable, mut files) = (true, Vec::new());
-    for name in flags.name.iter().filter(|name| !name.starts_with('!')) {
+    let names = flags.name.iter().filter(|name| !name.starts_with('!'));
+    let hosts = names.clone().chain(flags.alias.iter().map(|(alias, _)| alias));
+    let examples = hosts.flat_map(|name| [example(name), name.replace('*', "other").replace('?', "y")]);
+    let mut hosts: Vec<_> = examples.collect();
+    hosts.dedup();
+    for name in names {
         // Each name needs a proxy: of a flag, a variable, or an entry of the file.
         let options = client.options(format!("{}:22", example(name)))?;
         is_resumable &= options.session.is_some();
         if files.is_empty() {
-            files = known_hosts(find_paths(&flags.write).ok().as_ref(), &example(name), &options)?;
+            files = known_hosts(find_paths(&flags.write).ok().as_ref(), &hosts, &options)?;
         }
     }
     let program = find_program().context("cannot tell the path of this program")?;
@@ -180,31 +185,39 @@ fn block(flags: &ConfigFlags, client: &ClientFlags) -> anyhow::Result<Block> {
     })
 }
 
-/// Returns the files in which ssh is to look host keys up: those that it has for a host, and that of published keys. Empty
-/// if published keys are not written.
+/// Returns the files in which ssh is to look host keys up: those that it has for the hosts, and that of published keys.
+/// Empty if published keys are not written, or those of the hosts cannot be known.
 pub(super) fn known_hosts(
     paths: Option<&ConfigPaths>,
-    host: &str,
+    hosts: &[String],
     options: &client::Options,
 ) -> anyhow::Result<Vec<String>> {
     let Some(HostKeyOutput::File(known)) = &options.host_keys else {
         return Ok(Vec::new());
     };
-    let own = paths.map(|paths| paths.known_hosts(host)).transpose()?.flatten();
-    let mut files = own.unwrap_or_else(|| vec!["~/.ssh/known_hosts".to_owned()]);
+    let file = known.file.to_str().context("the path of --known-hosts is not UTF-8")?;
     // ssh expands `~` by the home of passwd(5), and our file is in that of HOME.
     let is_default = KnownHosts::default_file().as_ref() == Some(&known.file);
-    files.push(
-        match is_default && ConfigPaths::of_user().is_some_and(|own| own.is_default) {
-            true => "~/.ssh/switchboard_known_hosts".to_owned(),
-            false => known
-                .file
-                .to_str()
-                .context("the path of --known-hosts is not UTF-8")?
-                .to_owned(),
-        },
-    );
-    Ok(files)
+    let published = match is_default && ConfigPaths::of_user().is_some_and(|own| own.is_default) {
+        true => "~/.ssh/switchboard_known_hosts",
+        false => file,
+    };
+    match paths.map(|paths| paths.known_hosts(hosts, file)).transpose() {
+        Ok(own) => {
+            let mut files = own
+                .flatten()
+                .unwrap_or_else(|| DEFAULT_KNOWN_HOSTS.map(str::to_owned).into());
+            files.push(published.to_owned());
+            Ok(files)
+        }
+        Err(doubt) => {
+            to_stderr(format_args!(
+                "switchboard: {doubt}, so the block leaves it as it is: add the published keys to it by hand, as in \
+                 `UserKnownHostsFile YOURS \"{published}\"`"
+            ));
+            Ok(Vec::new())
+        }
+    }
 }
 
 /// Returns the place that --write names, or the file that ssh reads.
@@ -253,6 +266,8 @@ fn find_program() -> std::io::Result<PathBuf> {
     Ok(started.filter(is_own).unwrap_or(own))
 }
 
+/// The files that ssh reads by default (ssh_config(5)).
+const DEFAULT_KNOWN_HOSTS: [&str; 2] = ["~/.ssh/known_hosts", "~/.ssh/known_hosts2"];
 const PASSWORD: &str = "the proxy's URL has a password, which a ProxyCommand would show in the list of processes: put the URL \
                         into the configuration file of the client, or take a token";
 /// For `--help`.

@@ -73,10 +73,10 @@ fn serve(flags: Forward, ends: &[End], given: ArgMatches) -> anyhow::Result<Exit
     };
     let (mut ports, mut blocks, mut lines) = (Vec::new(), Vec::new(), String::new());
     for end in ends {
-        let options = client.options(with_port(&end.name))?;
+        let options = client.options(end.target.to_string())?;
         let is_resumable = options.session.is_some();
         let known_hosts = match flags.write {
-            Some(_) => known_hosts(Some(&find_paths(&flags.write)?), &end.alias(), &options)?,
+            Some(_) => known_hosts(Some(&find_paths(&flags.write)?), &[end.alias()], &options)?,
             None => Vec::new(),
         };
         let mut address = flags.listen;

@@ -61,9 +61,15 @@ pub fn print_host_keys(options: &Options) -> ExitCode {
     let error = match (found, published) {
         (Ok(_), Some(PublishedKeys { keys, .. })) => {
             let lines: String = keys.iter().map(|key| format!("{name} {key}\n")).collect();
-            write!(io::stdout(), "{lines}").unwrap_or_default();
-            return ExitCode::SUCCESS;
+            match io::stdout()
+                .write_all(lines.as_bytes())
+                .and_then(|()| io::stdout().flush())
+            {
+                Ok(()) => return ExitCode::SUCCESS,
+                Err(error) => format!("cannot write the host keys: {error}"),
+            }
         }
+        (Ok(_), None) if uplink::is_unauthenticated(&options.uplink) => format!("{NOT_PUBLISHED}{IN_CLEAR}"),
         (Ok(_), None) => NOT_PUBLISHED.to_owned(),
         (Err(error), _) => error,
     };
@@ -199,6 +205,7 @@ fn describe_bytes(read: &[u8]) -> String {
     )
 }
 
+const IN_CLEAR: &str = ", or it came in clear: over http:// a proxy is believed on this host only";
 const SILENT: &str = "the connection ended without a word: is it an SSH server? A web server or a captive portal may have \
                       answered in the proxy's name";
 

@@ -1,7 +1,9 @@
 //! The published host keys of a target, for ssh: in a file of known_hosts (sshd(8)) that ssh reads after its
 //! ProxyCommand has written it.
 
-use std::path::PathBuf;
+use std::fs;
+use std::path::{self, Path, PathBuf};
+use std::process::{Command, Output};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +13,7 @@ use tokio::time::timeout;
 
 use super::stderr;
 use super::user_file::{PUBLISHED_FILE, lock, make_folder, read, replace};
-use crate::base::platform;
+use crate::base::{file, platform};
 use crate::protocol::host_key::{HostKey, PublishedKeys};
 
 /// The receiver of published host keys.
@@ -33,8 +35,9 @@ pub struct KnownHosts {
 }
 
 impl KnownHosts {
-    /// Creates the entry of a target, `HOST:PORT`, in this file.
+    /// Creates the entry of a target, `HOST:PORT`, in this file; a relative path is that of the working folder.
     pub fn new(file: PathBuf, target: &str) -> Self {
+        let file = path::absolute(&file).unwrap_or(file);
         let names = vec![name(target)];
         Self { file, names }
     }
@@ -44,16 +47,25 @@ impl KnownHosts {
         Some(platform::home()?.join(".ssh").join(PUBLISHED_FILE))
     }
 
-    /// Writes the published keys of the names, instead of those that were published before. Returns a sentence about a
-    /// key that has changed. Blocks, also while another process writes.
-    fn update(&self, published: &PublishedKeys) -> anyhow::Result<Option<String>> {
-        if self.merge(&read(&self.file)?, published).is_none() {
+    /// Writes the published keys of the names, instead of those that were published before; keys that are not authenticated
+    /// only for names without any. Returns a sentence about a key that has changed. Blocks, also while another process
+    /// writes.
+    fn update(&self, published: &PublishedKeys, is_authenticated: bool) -> anyhow::Result<Option<String>> {
+        let merge = || {
+            let text = read(&self.file)?;
+            let mut entry = self.clone();
+            entry.names.retain(|name| is_authenticated || !self.knows(&text, name));
+            anyhow::Ok(entry.merge(&text, published))
+        };
+        if merge()?.is_none() {
             return Ok(None);
         }
-        let folder = self.file.parent().unwrap_or(&self.file);
+        // Two links to the file have one lock.
+        let real = fs::canonicalize(&self.file).unwrap_or_else(|_| self.file.clone());
+        let folder = real.parent().unwrap_or(&real);
         make_folder(folder)?;
         let _lock = lock(folder)?;
-        let Some((text, change)) = self.merge(&read(&self.file)?, published) else {
+        let Some((text, change)) = merge()? else {
             return Ok(None);
         };
         replace(self.file.clone(), &text, &mut Vec::new())?;
@@ -77,16 +89,32 @@ impl KnownHosts {
         }
         let known: Vec<_> = ours.iter().filter_map(|line| self.key(line)).collect();
         let change = self.change(&known, published);
+        // The first ones were written first.
+        let bytes = kept.concat().len() + wanted.concat().len();
+        let mut surplus = bytes.saturating_sub(MAX_BYTES);
+        kept.retain(|line| {
+            let is_kept = surplus == 0 || marked(line).is_none();
+            surplus = surplus.saturating_sub(if is_kept { 0 } else { line.len() });
+            is_kept
+        });
         kept.extend(wanted.iter().map(String::as_bytes));
         Some((kept.concat(), change))
     }
 
     /// Returns the key of a line that was written for one of the names; `None` for other lines.
     fn key(&self, line: &[u8]) -> Option<HostKey> {
-        let (name, rest) = str::from_utf8(line).ok()?.split_once(' ')?;
-        let (key, _) = rest.split_once(&format!(" {MARK}"))?;
-        let is_named = self.names.iter().any(|own| own == name);
-        key.parse().ok().filter(|_| is_named)
+        let (name, key) = marked(line)?;
+        self.names.iter().any(|own| own == name).then_some(key)
+    }
+
+    /// Returns whether a name has a key: in the text of the file, or in a file of the user or of the system.
+    fn knows(&self, text: &[u8], name: &str) -> bool {
+        let lines = text.split_inclusive(|&byte| byte == b'\n');
+        let mut names = lines.filter_map(marked).map(|(name, _)| name);
+        let home = platform::home().unwrap_or_default();
+        let others = USER_FILES.map(|file| home.join(file));
+        let is_found = |file: &PathBuf| find(name, file).is_some_and(|found| found.status.success());
+        names.any(|known| known == name) || others.iter().chain([&self.file]).any(is_found)
     }
 
     /// Returns a sentence about a known key that is published no more, unless other keys are.
@@ -110,7 +138,8 @@ impl KnownHosts {
 }
 
 /// Passes published keys on before ssh asks for them. A failure is one warning: ssh then decides without them.
-pub(super) async fn publish(output: Option<&HostKeyOutput>, published: PublishedKeys) {
+/// Keys that are not authenticated are added only for names without any.
+pub(super) async fn publish(output: Option<&HostKeyOutput>, published: PublishedKeys, is_authenticated: bool) {
     let known = match output.cloned() {
         Some(HostKeyOutput::File(known)) if !published.keys.is_empty() => known,
         Some(HostKeyOutput::Memory(memory)) if !published.keys.is_empty() => {
@@ -120,7 +149,8 @@ pub(super) async fn publish(output: Option<&HostKeyOutput>, published: Published
         Some(_) | None => return,
     };
     let file = known.file.display().to_string();
-    let line = match timeout(WRITE_TIMEOUT, spawn_blocking(move || known.update(&published))).await {
+    let update = spawn_blocking(move || known.update(&published, is_authenticated));
+    let line = match timeout(WRITE_TIMEOUT, update).await {
         Ok(Ok(Ok(change))) => change,
         Ok(Ok(Err(error))) => Some(format!("the published host keys are not written: {error:#}")),
         Ok(Err(_)) | Err(_) => Some(format!(
@@ -130,6 +160,23 @@ pub(super) async fn publish(output: Option<&HostKeyOutput>, published: Published
     if let Some(line) = line {
         stderr::line(&line);
     }
+}
+
+/// Asks ssh-keygen, which finds hashed names, too, for a name in a regular file; `None` without either.
+pub(super) fn find(name: &str, file: &Path) -> Option<Output> {
+    file::open(file).ok()?;
+    Command::new("ssh-keygen")
+        .args(["-F", name, "-f"])
+        .arg(file)
+        .output()
+        .ok()
+}
+
+/// Returns the name and the key of a line that was written by [`publish`]; `None` for other lines.
+fn marked(line: &[u8]) -> Option<(&str, HostKey)> {
+    let (name, rest) = str::from_utf8(line).ok()?.split_once(' ')?;
+    let (key, _) = rest.split_once(&format!(" {MARK}"))?;
+    Some((name, key.parse().ok()?))
 }
 
 /// Returns the name of a target, `HOST:PORT`, as ssh looks it up: in lower case, with the port unless it is 22.
@@ -157,6 +204,10 @@ pub fn alias(text: &str) -> Result<String, &'static str> {
 
 /// The beginning of the comment of our lines; the source follows.
 const MARK: &str = "switchboard:";
+/// The other files that ssh reads by default. Those of the user are in the home.
+const USER_FILES: [&str; 3] = [".ssh/known_hosts", ".ssh/known_hosts2", "/etc/ssh/ssh_known_hosts"];
+/// The size of the file above which the oldest published keys are dropped: half of what is read.
+const MAX_BYTES: usize = 512 << 10;
 /// The longest time that a login waits for the file, such as one on a mount that hangs.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 

@@ -178,7 +178,7 @@ impl TryFrom<String> for HostKeys {
     type Error = HostKeyError;
 
     fn try_from(text: String) -> Result<Self, HostKeyError> {
-        text.parse()
+        Self::collect(text.lines().map(str::parse))
     }
 }
 

@@ -22,7 +22,7 @@ use self::tunnel::Tunnel;
 use crate::base::boxed::boxed;
 use crate::policy::access::Mode;
 use crate::policy::allowlist::{Endpoints, Target, WakeResult};
-use crate::protocol::host_key::{KeySource, PublishedKeys};
+use crate::protocol::host_key::{HostKeys, KeySource, PublishedKeys};
 use crate::proxy::anchors::{AnchorStream, DialTimeouts};
 use crate::proxy::http::{ConnectRequest, CredentialPolicy, Exchange, HostKeysField, Purpose};
 use crate::tunnel::dial::{self, DialError};
@@ -191,11 +191,17 @@ async fn serve_request<'a>(mut exchange: Exchange, mut pending: PendingRequest<'
 }
 
 /// Returns the host keys of the target, for a client that asks for them; `None` if none may be published here. Without
-/// keys of the configuration, of an annotation and of an anchor that dials in, the lines of one that listens count.
+/// `host_keys`, an annotation and keys of an anchor that dials in, the lines of one that listens count.
 fn host_keys(reservation: &Reservation, shared: &Shared) -> Option<PublishedKeys> {
     reservation.target.host_keys().or_else(|| {
-        let anchor = reservation.anchor.as_ref();
-        let keys = anchor.map(|tunnel| tunnel.anchor.host_keys.clone()).unwrap_or_default();
+        let own = reservation.anchor.as_ref().map(|tunnel| &tunnel.anchor.host_keys);
+        // The next login may reach another anchor of the target.
+        let anchors = own
+            .map(|_| shared.anchors.of(reservation.target.id()))
+            .unwrap_or_default();
+        let all = anchors.iter().flat_map(|anchor| anchor.host_keys.iter().cloned());
+        let keys = HostKeys::collect(own.into_iter().flat_map(HostKeys::iter).cloned().chain(all).map(Ok));
+        let keys = keys.unwrap_or_else(|_| own.cloned().unwrap_or_default());
         let source = KeySource::Anchor;
         shared.anchors.is_publishing().then_some(PublishedKeys { source, keys })
     })

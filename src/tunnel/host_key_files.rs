@@ -47,6 +47,15 @@ impl HostKeyFiles {
         self.0.keys.lock().clone()
     }
 
+    /// Takes over the keys of a former reading of equal files, unless these were valid.
+    pub fn take_over(&self, former: &Self) {
+        if self.0.paths == former.0.paths && !Arc::ptr_eq(&self.0, &former.0) {
+            let keys = former.keys();
+            let mut own = self.0.keys.lock();
+            *own = own.take().or(keys);
+        }
+    }
+
     /// Reads the files, and applies their keys if they have changed and are all valid. Blocks. An error names its file.
     pub fn reload(&self) -> ReloadResult<String> {
         let Files { paths, keys, readings } = &*self.0;

@@ -128,9 +128,14 @@ async fn request(
     })
 }
 
+/// Returns whether anybody on the way could answer for the proxy.
+pub fn is_unauthenticated(options: &Options) -> bool {
+    options.proxy.scheme() == Scheme::Http && (options.forward.is_some() || !is_local(options.proxy.host()))
+}
+
 /// Returns whether the source's credential would leave this host in clear without `--allow-cleartext`.
 pub fn is_in_clear(options: &Options) -> bool {
-    may_not_be_clear(options) && (options.forward.is_some() || !is_local(options.proxy.host()))
+    may_not_be_clear(options) && is_unauthenticated(options)
 }
 
 /// Returns whether only a proxy on this host may receive the source's credential: the scheme is `http://`, and

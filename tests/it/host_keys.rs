@@ -22,6 +22,8 @@ use crate::openssh::login::PATIENCE;
 use crate::openssh::process::{Finished, program, quiet, run};
 use crate::openssh::sshd::Sshd;
 
+mod files;
+
 /// A user without any known host, a proxy, and an SSH server.
 struct World {
     folder: TempDir,

@@ -1,8 +1,8 @@
 //! The step `host key` of a check: the keys that are published, and those that the user's own known_hosts has.
 
 use std::path::Path;
-use std::process::Command;
 
+use crate::client::known_hosts;
 use crate::client::ssh_config::ConfigPaths;
 use crate::protocol::host_key::{HostKey, PublishedKeys};
 
@@ -31,9 +31,9 @@ pub(super) fn step(name: &str, published: Option<&PublishedKeys>) -> String {
     keys.iter().map(line).collect()
 }
 
-/// Returns the keys of a name in a file, with their lines. ssh-keygen finds hashed names, too.
+/// Returns the keys of a name in a file, with their lines.
 fn find(name: &str, file: &Path) -> Vec<(usize, HostKey)> {
-    let found = Command::new("ssh-keygen").args(["-F", name, "-f"]).arg(file).output();
+    let found = known_hosts::find(name, file);
     let text = found.map(|found| String::from_utf8_lossy(&found.stdout).into_owned());
     let text = text.unwrap_or_default();
     let mut keys = Vec::new();

@@ -68,7 +68,7 @@ where
         _ = exit.requested(ExitRequest::Immediate) => return Ok(()),
     };
     if takes_anchor_keys {
-        known_hosts::publish(options.host_keys.as_ref(), found.host_keys()).await;
+        known_hosts::publish(options.host_keys.as_ref(), found.host_keys(), false).await;
     }
     let has_anchor = match &found {
         FarEnd::Anchor { .. } => Some(true),

@@ -1,6 +1,7 @@
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
+use std::process::Command;
 use std::thread;
 
 use super::*;
@@ -43,7 +44,7 @@ fn published_keys_replace_those_of_before_and_no_other_line() {
     let known = known(folder.path().join("new/known"));
     let (read, path) = (|| fs::read_to_string(&known.file).unwrap(), &known.file);
     let first = published(KeySource::Annotation, &[FIRST]);
-    assert_eq!(known.update(&first).unwrap(), None);
+    assert_eq!(known.update(&first, true).unwrap(), None);
     let line = format!("devbox.a {FIRST} switchboard:annotation\n");
     assert_eq!(read(), line);
     let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
@@ -52,9 +53,12 @@ fn published_keys_replace_those_of_before_and_no_other_line() {
     let foreign = b"# mine\ndevbox.a ssh-rsa AAAA\nother.a ssh-ed25519 AAAA switchboard:anchor\n\xff\xfe\ndevbox.a x";
     fs::write(path, [&foreign[..], b"\n", line.as_bytes(), b"x"].concat()).unwrap();
     let unchanged = fs::metadata(path).unwrap().modified().unwrap();
-    assert_eq!(known.update(&first).unwrap(), None);
+    assert_eq!(known.update(&first, true).unwrap(), None);
     assert_eq!(fs::metadata(path).unwrap().modified().unwrap(), unchanged);
-    let change = known.update(&published(KeySource::Config, &[SECOND])).unwrap().unwrap();
+    let change = known
+        .update(&published(KeySource::Config, &[SECOND]), true)
+        .unwrap()
+        .unwrap();
     let [old, new] = [FIRST, SECOND].map(|key| key.parse::<HostKey>().unwrap().fingerprint());
     assert_eq!(
         change,
@@ -74,11 +78,57 @@ fn a_key_more_or_of_another_type_is_no_change() {
     let folder = tempfile::tempdir().unwrap();
     let known = known(folder.path().join("known"));
     let ecdsa = "ecdsa-sha2-nistp256 AAAAE2VjZHNhLXNoYTItbmlzdHAyNTYAAAAIbmlzdHAyNTYAAABBBFvNiVaBTK807389W/0NN3V5DeVsirXzQZ1xgWODE2jgfw3QeKMmDCyigBsrNABmyuYx1lCBIOVXnCdN3Ir51aM=";
-    let update = |lines: &[&str]| known.update(&published(KeySource::Annotation, lines)).unwrap();
+    let update = |lines: &[&str]| known.update(&published(KeySource::Annotation, lines), true).unwrap();
     assert_eq!(update(&[FIRST]), None);
     assert_eq!(update(&[ecdsa, FIRST]), None);
     assert_eq!(update(&[FIRST]), None);
     assert!(update(&[ecdsa]).unwrap().contains("(ecdsa-sha2-nistp256)"));
+}
+
+/// Any server of the name can send them.
+#[test]
+fn keys_that_are_not_authenticated_are_only_added_for_names_without_any() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut known = known(folder.path().join("known"));
+    let (read, of_anchor) = (
+        |file| fs::read_to_string(file).unwrap(),
+        |key| published(KeySource::Anchor, &[key]),
+    );
+    let file = known.file.clone();
+    known.update(&of_anchor(FIRST), false).unwrap();
+    let added = format!("devbox.a {FIRST} switchboard:anchor\n");
+    assert_eq!(read(&file), added);
+    assert_eq!(known.update(&of_anchor(SECOND), false).unwrap(), None);
+    assert_eq!(read(&file), added);
+    known.names.push("box".to_owned());
+    known.update(&of_anchor(SECOND), false).unwrap();
+    assert_eq!(read(&file), format!("{added}box {SECOND} switchboard:anchor\n"));
+    let annotated = published(KeySource::Annotation, &[FIRST]);
+    known.update(&annotated, true).unwrap();
+    assert_eq!(known.update(&of_anchor(SECOND), false).unwrap(), None);
+    assert!(!read(&file).contains(SECOND));
+    // A line of the user's own, also one whose name is hashed.
+    for own in ["devbox.a,box ssh-rsa AAAA", "# x\nbox,devbox.a ssh-ed25519 AAAA # mine"] {
+        fs::write(&file, format!("{own}\n")).unwrap();
+        known.update(&of_anchor(SECOND), false).unwrap();
+        assert_eq!(read(&file), format!("{own}\n"));
+    }
+    fs::write(&file, format!("devbox.a {FIRST}\nbox {FIRST}\n")).unwrap();
+    let hashed = Command::new("ssh-keygen")
+        .args(["-q", "-H", "-f"])
+        .arg(&file)
+        .output()
+        .unwrap();
+    assert!(hashed.status.success(), "{hashed:?}");
+    let hashed = read(&file);
+    assert!(!hashed.contains("box"), "{hashed}");
+    known.update(&of_anchor(SECOND), false).unwrap();
+    assert_eq!(read(&file), hashed);
+}
+
+#[test]
+fn a_relative_path_is_that_of_the_working_folder() {
+    assert!(known("known".into()).file.is_absolute());
 }
 
 #[test]
@@ -86,7 +136,9 @@ fn every_alias_has_the_keys() {
     let folder = tempfile::tempdir().unwrap();
     let mut known = known(folder.path().join("known"));
     known.names.push("box".to_owned());
-    known.update(&published(KeySource::Anchor, &[FIRST, SECOND])).unwrap();
+    known
+        .update(&published(KeySource::Anchor, &[FIRST, SECOND]), true)
+        .unwrap();
     let text = fs::read_to_string(&known.file).unwrap();
     let names: Vec<_> = text.lines().map(|line| line.split(' ').next().unwrap()).collect();
     assert_eq!(names, ["devbox.a", "devbox.a", "box", "box"]);
@@ -100,10 +152,25 @@ fn many_logins_at_once_lose_no_line() {
     thread::scope(|scope| {
         for target in &targets {
             let known = KnownHosts::new(file.clone(), target);
-            scope.spawn(move || known.update(&published(KeySource::Annotation, &[FIRST])).unwrap());
+            scope.spawn(move || known.update(&published(KeySource::Annotation, &[FIRST]), true).unwrap());
         }
     });
     assert_eq!(fs::read_to_string(&file).unwrap().lines().count(), targets.len());
+}
+
+#[test]
+fn the_oldest_published_keys_are_dropped_before_the_file_is_too_large() {
+    let folder = tempfile::tempdir().unwrap();
+    let known = known(folder.path().join("known"));
+    let old = |number| format!("box{number}.a {FIRST} switchboard:config\n");
+    let lines: String = (0..6000).map(old).collect();
+    fs::write(&known.file, format!("# mine\n{lines}")).unwrap();
+    known.update(&published(KeySource::Config, &[FIRST]), true).unwrap();
+    let text = fs::read_to_string(&known.file).unwrap();
+    assert!((MAX_BYTES - 200..=MAX_BYTES).contains(&text.len()), "{}", text.len());
+    let end = old(5999) + &old(1).replace("box1.a", "devbox.a");
+    assert!(text.starts_with("# mine\nbox") && text.ends_with(&end));
+    assert!(!text.contains("box0.a"));
 }
 
 #[test]
@@ -113,7 +180,7 @@ fn a_symbolic_link_stays_and_a_file_that_cannot_be_written_is_an_error() {
     fs::write(path("there"), "# mine\n").unwrap();
     symlink("there", path("link")).unwrap();
     let first = published(KeySource::Annotation, &[FIRST]);
-    known(path("link")).update(&first).unwrap();
+    known(path("link")).update(&first, true).unwrap();
     assert!(path("link").is_symlink());
     assert!(
         fs::read_to_string(path("there"))
@@ -124,6 +191,6 @@ fn a_symbolic_link_stays_and_a_file_that_cannot_be_written_is_an_error() {
     fs::create_dir(path("directory")).unwrap();
     fs::write(path("large"), vec![b'x'; (1 << 20) + 1]).unwrap();
     for name in ["dangling", "directory", "missing/folder/file", "large", "there/file"] {
-        assert!(known(path(name)).update(&first).is_err(), "{name}");
+        assert!(known(path(name)).update(&first, true).is_err(), "{name}");
     }
 }

@@ -47,42 +47,79 @@ impl ConfigPaths {
 
     /// Returns the ProxyCommand that ssh has for a host, or ssh's error message; `None` without a program ssh.
     pub fn proxy_command(&self, host: &str) -> Option<Result<String, String>> {
-        let settings = self.settings(host)?;
+        let settings = self.settings(host, &[])?;
         Some(settings.map(|text| value(&text, "proxycommand").unwrap_or("none").to_owned()))
     }
 
     /// Returns the address and port to which ssh connects for a host, in the same way.
     pub fn destination(&self, host: &str) -> Option<Result<String, String>> {
         let of = |text: &str, key| value(text, key).unwrap_or_default().to_owned();
-        let settings = self.settings(host)?;
+        let settings = self.settings(host, &[])?;
         Some(settings.map(|text| format!("{} port {}", of(&text, "hostname"), of(&text, "port"))))
     }
 
-    /// Returns the files of known_hosts that ssh has for a host, without published keys; `None` if they are ssh's default,
-    /// or there is no program ssh.
+    /// Returns the files of known_hosts that ssh has for hosts, without those of published keys: `published`, and what
+    /// installed blocks name. `None` if they are ssh's default, or there is no program ssh.
     ///
     /// # Errors
-    /// A path has a space, which ssh does not show.
-    pub fn known_hosts(&self, host: &str) -> anyhow::Result<Option<Vec<String>>> {
-        let Some(Ok(settings)) = self.settings(host) else {
+    /// ssh shows tokens expanded, and no quotes: other hosts, ports and users may have other files, or a path has a space.
+    pub fn known_hosts(&self, hosts: &[String], published: &str) -> anyhow::Result<Option<Vec<String>>> {
+        let mut all = self.published_files();
+        all.extend(["none", published].map(str::to_owned));
+        let own = |settings: String| {
+            let mut text = format!(" {}", value(&settings, "userknownhostsfile").unwrap_or_default());
+            while let Some(end) = all.iter().find(|file| text.ends_with(&format!(" {file}"))) {
+                text.truncate(text.len() - end.len() - 1);
+            }
+            text
+        };
+        let other = ["-p", "2", "-l", "switchboard"].map(OsStr::new);
+        let arguments = hosts.iter().flat_map(|host| [(host, &[][..]), (host, &other)]);
+        let answers = arguments.filter_map(|(host, arguments)| Some(own(self.settings(host, arguments)?.ok()?)));
+        let mut answers: Vec<_> = answers.collect();
+        answers.dedup();
+        let Some(first) = answers.first() else {
             return Ok(None);
         };
-        let files = value(&settings, "userknownhostsfile").unwrap_or_default().split(' ');
-        let files = files.filter(|file| *file != "none" && !file.ends_with(PUBLISHED_FILE));
+        let files = first
+            .split(' ')
+            .filter(|file| !file.is_empty() && !file.ends_with(PUBLISHED_FILE));
         let files: Vec<_> = files.map(str::to_owned).collect();
-        let is_path = |file: &String| Path::new(file).is_absolute() || file.starts_with('~');
+        let is_path =
+            |file: &String| (Path::new(file).is_absolute() || file.starts_with('~')) && !file.contains(['%', '$']);
         ensure!(
-            files.iter().all(is_path),
-            "the UserKnownHostsFile of ssh has a space: give --known-hosts none"
+            answers.len() == 1 && files.iter().all(is_path),
+            "the UserKnownHostsFile of ssh has a token or a space"
         );
         let is_default = |file: &String| DEFAULT_FILES.iter().any(|default| file.ends_with(default));
-        Ok((!files.iter().all(is_default)).then_some(files))
+        Ok((files.is_empty() || !files.iter().all(is_default)).then_some(files))
     }
 
-    fn settings(&self, host: &str) -> Option<Result<String, String>> {
+    /// Returns the files of published keys that installed blocks name: the last ones in their lines.
+    fn published_files(&self) -> Vec<String> {
+        let entries = fs::read_dir(self.folder()).into_iter().flatten().flatten();
+        let mut texts: Vec<_> = entries.filter_map(|entry| read(&entry.path()).ok()).collect();
+        let config = read(&self.config).unwrap_or_default();
+        let config = String::from_utf8_lossy(&config).into_owned();
+        let inline = config.split(BEGIN).skip(1).filter_map(|rest| rest.split(END).next());
+        texts.extend(inline.map(|block| block.as_bytes().to_vec()));
+        let text = texts.concat();
+        let text = String::from_utf8_lossy(&text);
+        let values = text
+            .lines()
+            .filter_map(|line| line.trim_start().strip_prefix("UserKnownHostsFile "));
+        let last = values.filter_map(|value| match value.strip_suffix('"') {
+            Some(quoted) => quoted.rsplit('"').next(),
+            None => value.rsplit(' ').next(),
+        });
+        last.map(|file| file.replace("%%", "%")).collect()
+    }
+
+    fn settings(&self, host: &str, arguments: &[&OsStr]) -> Option<Result<String, String>> {
         let is_of_user = Self::of_user().is_some_and(|own| own.config == self.config);
         let file = [OsStr::new("-F"), self.config.as_os_str()];
-        ask_ssh(if is_of_user { &[] } else { file.as_slice() }, host)
+        let file = if is_of_user { &[] } else { file.as_slice() };
+        ask_ssh(&[file, arguments].concat(), host)
     }
 
     /// Writes the block of these names: into the user's file if `is_inline`, else into a file of its own, with an Include

@@ -121,6 +121,26 @@ async fn the_lines_of_an_anchor_that_listens_are_read_where_the_proxy_allows_it(
     assert_eq!(fs::read_to_string(home.file()).unwrap(), line("anchor"));
 }
 
+/// A pod without an anchor, or another one that has the address now.
+#[tokio::test]
+async fn the_lines_of_a_server_do_not_replace_a_key() {
+    let (home, proxy) = (Home::new(), Proxy::bind().await);
+    let published = line("annotation").replace(KEY, &KEY.replace("AQEB", "AgIC"));
+    fs::write(home.file(), &published).unwrap();
+    let mut options = home.asking(proxy.http());
+    options.session = Some(Settings::default());
+    let mut session = Session::start(options);
+    let mut stream = proxy.accept().await;
+    read_request(&mut stream).await;
+    let lines = format!("switchboard-host-key ssh-ed25519 {KEY}\r\nSSH-2.0");
+    let answer = String::from_utf8(answer("();from=anchor"))
+        .unwrap()
+        .replace("SSH-2.0", &lines);
+    stream.write_all(answer.as_bytes()).await.unwrap();
+    read_exactly::<9>(&mut session.stdout).await;
+    assert_eq!(fs::read_to_string(home.file()).unwrap(), published);
+}
+
 /// Plain HTTP through a forward proxy: anybody on the way could have written the answer.
 #[tokio::test]
 async fn in_clear_no_key_is_accepted_even_where_credentials_may_be_sent() {

@@ -176,11 +176,14 @@ impl ParsedAnnotations {
             "allowed-users" | "allowed-groups" => drop(values.user_lists.get_or_insert_default()),
             "ssh-only" => values.ssh_only = Some(true),
             "stopped" => values.stopped = Some(Stop::Indefinite),
+            // Without keys, the lines of an anchor would count.
+            "host-keys" => values.host_keys = Some(Box::default()),
             _ => {}
         }
         match key {
             "max-tunnels" | "stopped" => ", so no new tunnel begins",
             "ssh-only" => ", so it counts as `true`",
+            "host-keys" => ", so no key is published",
             // The errors of lists say it.
             _ => "",
         }
@@ -320,7 +323,7 @@ pub(crate) fn dials_in(annotations: &Annotations, limits: &Limits) -> bool {
     annotations.dials_in == Some(true) && limits.annotations.dials_in
 }
 
-/// Returns the host keys that clients of a Service are sent; `None` without any.
+/// Returns the host keys that clients of a Service are sent, none for an invalid annotation; `None` without one.
 pub(crate) fn host_keys(annotations: &Annotations, limits: &Limits) -> Option<Arc<HostKeys>> {
     let keys = annotations
         .host_keys
@@ -520,7 +523,12 @@ mod tests {
             ("upload", "\u{1b}[31m\n"),
         ] {
             let (asked, port, faults) = parsed(&[(key, value), ("burst2", "")]);
-            assert_eq!((asked, port), (Annotations::default(), None), "{key}: {value}");
+            // Without keys, and not without the annotation: else an anchor's lines would count.
+            let expected = Annotations {
+                host_keys: (key == "host-keys").then(Box::default),
+                ..Annotations::default()
+            };
+            assert_eq!((asked, port), (expected, None), "{key}: {value}");
             assert_eq!(faults.len(), 2);
             let fault = faults.iter().find(|fault| *fault.key == *key).unwrap();
             assert!(fault.reason.bytes().all(|byte| byte >= b' '), "{fault:?}");

@@ -15,13 +15,14 @@ pub enum TargetKeys {
 }
 
 impl TargetKeys {
-    /// Returns the keys as they are published; `None` while there are none.
-    pub fn published(&self) -> Option<PublishedKeys> {
+    /// Returns the keys as they are published; none while they are invalid, as the lines of an anchor would not be
+    /// authenticated.
+    pub fn published(&self) -> PublishedKeys {
         let (source, keys) = match self {
-            Self::Files(files) => (KeySource::Config, files.keys()?),
+            Self::Files(files) => (KeySource::Config, files.keys().unwrap_or_default()),
             Self::Annotation(keys) => (KeySource::Annotation, Arc::clone(keys)),
         };
         let keys = HostKeys::clone(&keys);
-        Some(PublishedKeys { source, keys })
+        PublishedKeys { source, keys }
     }
 }

@@ -365,9 +365,9 @@ impl Target {
         self.rules.load().dials_in.clone()
     }
 
-    /// Returns the host keys that the configuration or an annotation publishes; `None` without any.
+    /// Returns the host keys that the configuration or an annotation publishes, which may be none; `None` without either.
     pub fn host_keys(&self) -> Option<PublishedKeys> {
-        self.rules.load().host_keys.as_ref()?.published()
+        self.rules.load().host_keys.as_ref().map(TargetKeys::published)
     }
 
     /// Completes when a tunnel that begins now has reached its longest life.

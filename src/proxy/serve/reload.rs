@@ -2,6 +2,7 @@
 //!
 //! A file may be on a mount that hangs: signals are handled during a read, which fails at its deadline.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -14,7 +15,7 @@ use super::capacity::Capacity;
 use super::certificate_poll;
 use crate::base::follow::{ReadFailure, ReadPool, ReloadResult, follow};
 use crate::kubernetes::{self, Controller};
-use crate::policy::allowlist::Writer;
+use crate::policy::allowlist::{StaticTarget, Writer};
 use crate::proxy::config::{Config, LoadedConfig, Report, Severity};
 use crate::proxy::connection::Shared;
 use crate::proxy::metrics::Metrics;
@@ -79,6 +80,15 @@ pub(super) async fn poll_host_keys(reload: Arc<Mutex<Reload>>) {
     follow(|| POLL_INTERVAL, &Notify::new(), read, report).await;
 }
 
+/// Leaves a target its host keys if their files are invalid now.
+fn take_over_host_keys(former: &[StaticTarget], targets: &[StaticTarget]) {
+    let files = |target: &StaticTarget| Some((target.name.clone(), target.host_keys.clone()?));
+    let former: HashMap<_, _> = former.iter().filter_map(files).collect();
+    for (name, keys) in targets.iter().filter_map(files) {
+        former.get(&name).into_iter().for_each(|former| keys.take_over(former));
+    }
+}
+
 fn failed(metrics: &Metrics) {
     metrics.config_last_reload_successful.set(0);
     metrics.config_reload_failures.inc();
@@ -118,6 +128,7 @@ impl Reload {
         if !needing_restart.is_empty() {
             warn!("changed, but needs a restart: {}", needing_restart.join(", "));
         }
+        take_over_host_keys(&self.config.targets, &config.targets);
         // Before the targets, so that a new target is never open to clients without permission, and user lists
         // that no longer apply end no tunnel.
         shared.anchors.set_taken(config.takes_anchors());

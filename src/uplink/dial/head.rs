@@ -137,6 +137,7 @@ impl Request<'_> {
 
     /// Returns the bytes of the request. All values have been parsed before, so they hold no line end.
     pub(crate) fn to_http1(&self) -> Secret {
+        let authorization = self.authorization.as_ref().map(Secret::expose);
         let (line, rest) = match self.wanted {
             Wanted::Tunnel {
                 target,
@@ -161,15 +162,17 @@ impl Request<'_> {
             } => {
                 let line = format!("GET {PATH}{serves} HTTP/1.1\r\nHost: {host}\r\n");
                 let mut rest = format!("Connection: Upgrade\r\nUpgrade: {UPGRADE}\r\n");
-                if !host_keys.is_empty() {
-                    let (source, keys) = (KeySource::Anchor, HostKeys::clone(host_keys));
-                    rest += &format!("Switchboard-Host-Keys: {}\r\n", PublishedKeys { source, keys });
+                let (source, keys) = (KeySource::Anchor, HostKeys::clone(host_keys));
+                let field = format!("Switchboard-Host-Keys: {}\r\n", PublishedKeys { source, keys });
+                let others = authorization.map_or(0, str::len) + line.len() + rest.len() + USER_AGENT.len();
+                // A longer head is refused, and without the keys the anchor can at least be reached.
+                if !host_keys.is_empty() && others + field.len() + FIELD_NAMES <= MAX_HEADER_BYTES {
+                    rest += &field;
                 }
                 (line, rest)
             }
         };
         let agent = format!("User-Agent: {USER_AGENT}\r\n");
-        let authorization = self.authorization.as_ref().map(Secret::expose);
         let [name, value, end] = authorization.map_or([""; 3], |value| ["Proxy-Authorization: ", value, "\r\n"]);
         // Allocated once in its final length: a reallocation would leave a copy of the secret.
         [&*line, &*agent, name, value, end, &*rest, "\r\n"].concat().into()
@@ -382,6 +385,8 @@ const FOREIGN: &str =
 pub(crate) const MAX_LINE: usize = 400;
 pub(crate) const USER_AGENT: &str = concat!("switchboard/", env!("CARGO_PKG_VERSION"));
 const MAX_HEADER_BYTES: usize = 16 * 1024;
+/// More than the bytes of a registration's head beside its values.
+const FIELD_NAMES: usize = 128;
 const MAX_FIELDS: usize = 128;
 /// The maximum size of the interim responses: four heads. No proxy is known to send more than two.
 const MAX_INTERIM: usize = 64 * 1024;
@@ -424,6 +429,26 @@ mod tests {
             with("Proxy-Authorization: Basic eA==")
         );
         assert_eq!(written(true, None), with("Switchboard-Wake: ?0"));
+    }
+
+    #[test]
+    fn a_registration_without_room_for_its_keys_goes_without_them() {
+        let ed25519 = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEB";
+        let host_keys: HostKeys = ed25519.parse().unwrap();
+        for (token, has_keys) in [(15 << 10, true), (16_200, false)] {
+            let wanted = Wanted::Registration {
+                serves: &"a:22".parse().unwrap(),
+                host: &"p:1".parse().unwrap(),
+                host_keys: &host_keys,
+            };
+            let authorization = Some("x".repeat(token).into());
+            let head = Request {
+                wanted: &wanted,
+                authorization,
+            }
+            .to_http1();
+            assert_eq!(head.expose().contains("Switchboard-Host-Keys"), has_keys, "{token}");
+        }
     }
 
     #[tokio::test]

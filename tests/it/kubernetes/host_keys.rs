@@ -27,15 +27,12 @@ fn the_keys_of_an_annotation_reach_clients_that_ask_and_an_invalid_one_is_an_eve
         let published = format!("Switchboard-Host-Keys: (:{KEY}:);from=annotation");
         assert_eq!(fields(&stage, ASKING).await, [published]);
         assert_eq!(fields(&stage, "").await, [""; 0]);
-        // Without keys an anchor in the pod may have some.
+        // They are not left to the lines of any server in the pod.
         for invalid in [&format!("@cert-authority ssh-ed25519 {KEY}"), "ssh-ed25519 AAAA"] {
             stage.api.put(devbox(invalid));
             told(&stage, "IgnoredAnnotation", "Ignored annotation host-keys: ").await;
-            let left_to_the_anchor = ["Switchboard-Host-Keys: ();from=anchor"];
-            eventually("they are withdrawn", async || {
-                fields(&stage, ASKING).await == left_to_the_anchor
-            })
-            .await;
+            let none = ["Switchboard-Host-Keys: ();from=annotation"];
+            eventually("they are withdrawn", async || fields(&stage, ASKING).await == none).await;
         }
     });
 }
