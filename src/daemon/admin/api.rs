@@ -367,7 +367,7 @@ pub struct Target {
     /// Of a Service: when the allowlist was last confirmed (RFC 3339), if the API server does not answer now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unconfirmed_since: Option<String>,
-    /// What does not apply as written, such as an invalid annotation, and why it has no endpoint, a sentence each.
+    /// A sentence for each setting that does not apply as written, such as an invalid annotation, and for why it has no endpoint.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub remarks: Vec<String>,
 }

@@ -1,4 +1,4 @@
-//! What is known of one Service, or of one pod without a Service.
+//! The entry of one Service, or of one pod without a Service: its objects as far as they are known.
 
 use crate::kubernetes::objects::model::{Service, Slice};
 use crate::kubernetes::targets::notices::ServiceNotice;

@@ -1,4 +1,4 @@
-//! What the reconciler knows of one source.
+//! The reconciler's knowledge of one source.
 
 use crate::kubernetes::objects::model::Kind;
 use crate::kubernetes::targets::mass_removal_hold::MassRemovalHold;
