@@ -344,6 +344,9 @@ def promises_of_switchboard(where, objects):
             must(each["roleRef"]["name"] == each["metadata"]["name"], "RBAC binds its own role")
     permission = (access.get("kubernetes") or {}).get("permission", "ssh")
     for_users = [each for each in roles if each["metadata"]["name"] not in bound]
+    if permission != "ssh":
+        asked = [permission.get(key, default) for key, default in (("verb", ""), ("group", ""), ("resource", ""), ("subresource", ""), ("name", "service"))]
+        permission = "ssh" if asked == ["create", "", "services", "ssh", "service"] else permission
     must(len(for_users) == (reviews and permission == "ssh"), "a ClusterRole for users where they need a right of switchboard's own")
     for each in for_users:
         expected = ["services/ssh", "pods/ssh"] if "pods" in allowed else ["services/ssh"]

@@ -154,7 +154,7 @@ fn block(flags: &ConfigFlags, client: &ClientFlags) -> anyhow::Result<Block> {
         return Err(clap::Error::raw(ErrorKind::ArgumentConflict, PASSWORD).into());
     }
     // A contradiction of the arguments is reported now, and not at the first login.
-    let (mut is_resumable, mut files) = (true, Vec::new());
+    let (mut is_resumable, mut last) = (true, None);
     let names = flags.name.iter().filter(|name| !name.starts_with('!'));
     let hosts = names.clone().chain(flags.alias.iter().map(|(alias, _)| alias));
     let examples = hosts.flat_map(|name| [example(name), name.replace('*', "other").replace('?', "y")]);
@@ -164,10 +164,12 @@ fn block(flags: &ConfigFlags, client: &ClientFlags) -> anyhow::Result<Block> {
         // Each name needs a proxy: of a flag, a variable, or an entry of the file.
         let options = client.options(format!("{}:22", example(name)))?;
         is_resumable &= options.session.is_some();
-        if files.is_empty() {
-            files = known_hosts(find_paths(&flags.write).ok().as_ref(), &hosts, &options)?;
-        }
+        last = Some(options);
     }
+    let paths = find_paths(&flags.write).ok();
+    let files = last
+        .map(|options| known_hosts(paths.as_ref(), &hosts, &options))
+        .transpose()?;
     let program = find_program().context("cannot tell the path of this program")?;
     let program = program.to_str().context("the path of this program is not UTF-8")?;
     let mut words = vec![program.to_owned(), "connect".to_owned()];
@@ -177,7 +179,7 @@ fn block(flags: &ConfigFlags, client: &ClientFlags) -> anyhow::Result<Block> {
         aliases: flags.alias.clone(),
         route: Route::Command(words),
         is_resumable,
-        known_hosts: files,
+        known_hosts: files.unwrap_or_default(),
         is_strict: flags.strict,
         user: flags.user.clone(),
         control_master: flags.control_master,

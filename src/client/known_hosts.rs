@@ -107,13 +107,16 @@ impl KnownHosts {
         self.names.iter().any(|own| own == name).then_some(key)
     }
 
-    /// Returns whether a name has a key: in the text of the file, or in a file of the user or of the system.
+    /// Returns whether a name has a key, or may have one: in the text of the file, or in a file of the user or of the system, which
+    /// cannot be searched without ssh-keygen.
     fn knows(&self, text: &[u8], name: &str) -> bool {
         let lines = text.split_inclusive(|&byte| byte == b'\n');
         let mut names = lines.filter_map(marked).map(|(name, _)| name);
         let home = platform::home().unwrap_or_default();
         let others = USER_FILES.map(|file| home.join(file));
-        let is_found = |file: &PathBuf| find(name, file).is_some_and(|found| found.status.success());
+        let is_found = |file: &PathBuf| {
+            file.try_exists().unwrap_or(true) && find(name, file).is_none_or(|found| found.status.success())
+        };
         names.any(|known| known == name) || others.iter().chain([&self.file]).any(is_found)
     }
 
@@ -138,11 +141,11 @@ impl KnownHosts {
 }
 
 /// Passes published keys on before ssh asks for them. A failure is one warning: ssh then decides without them.
-/// Keys that are not authenticated are added only for names without any.
+/// Keys that are not authenticated are added only for names without any, and are printed nowhere.
 pub(super) async fn publish(output: Option<&HostKeyOutput>, published: PublishedKeys, is_authenticated: bool) {
     let known = match output.cloned() {
         Some(HostKeyOutput::File(known)) if !published.keys.is_empty() => known,
-        Some(HostKeyOutput::Memory(memory)) if !published.keys.is_empty() => {
+        Some(HostKeyOutput::Memory(memory)) if !published.keys.is_empty() && is_authenticated => {
             *memory.lock() = Some(published);
             return;
         }
@@ -205,7 +208,12 @@ pub fn alias(text: &str) -> Result<String, &'static str> {
 /// The beginning of the comment of our lines; the source follows.
 const MARK: &str = "switchboard:";
 /// The other files that ssh reads by default. Those of the user are in the home.
-const USER_FILES: [&str; 3] = [".ssh/known_hosts", ".ssh/known_hosts2", "/etc/ssh/ssh_known_hosts"];
+const USER_FILES: [&str; 4] = [
+    ".ssh/known_hosts",
+    ".ssh/known_hosts2",
+    "/etc/ssh/ssh_known_hosts",
+    "/etc/ssh/ssh_known_hosts2",
+];
 /// The size of the file above which the oldest published keys are dropped: half of what is read.
 const MAX_BYTES: usize = 512 << 10;
 /// The longest time that a login waits for the file, such as one on a mount that hangs.

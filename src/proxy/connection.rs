@@ -199,9 +199,12 @@ fn host_keys(reservation: &Reservation, shared: &Shared) -> Option<PublishedKeys
         let anchors = own
             .map(|_| shared.anchors.of(reservation.target.id()))
             .unwrap_or_default();
-        let all = anchors.iter().flat_map(|anchor| anchor.host_keys.iter().cloned());
-        let keys = HostKeys::collect(own.into_iter().flat_map(HostKeys::iter).cloned().chain(all).map(Ok));
-        let keys = keys.unwrap_or_else(|_| own.cloned().unwrap_or_default());
+        let mut keys = own.cloned().unwrap_or_default();
+        for key in anchors.iter().flat_map(|anchor| anchor.host_keys.iter()) {
+            // As many as fit.
+            let with_key = HostKeys::collect(keys.iter().chain([key]).cloned().map(Ok));
+            keys = with_key.unwrap_or(keys);
+        }
         let source = KeySource::Anchor;
         shared.anchors.is_publishing().then_some(PublishedKeys { source, keys })
     })

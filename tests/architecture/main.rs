@@ -90,7 +90,13 @@ const OWNERS: [(&str, &[&str]); 37] = [
     ("clap_mangen", &["cli"]),
     (
         "futures_util",
-        &["operator", "policy::access::grants", "proxy", "tunnel::http2"],
+        &[
+            "kubernetes::writes",
+            "operator",
+            "policy::access::grants",
+            "proxy",
+            "tunnel::http2",
+        ],
     ),
     ("granit_parser", &["base::yaml"]),
     ("h2", &["proxy::http", "tunnel::http2"]),

@@ -385,7 +385,7 @@ fn the_command_tells_resumable_tunnels_apart_and_counts_only_the_others() {
     let mut asking = drain(&server, &[]);
     assert_eq!(asking.exit_status(), 0);
     let told = asking.stdout.next().unwrap();
-    assert!(told.ends_with(": 2 tunnels (1 resumable), 2 connections"), "{told}");
+    assert!(told.ends_with(": 2 tunnels (moves 1, cuts 1), 2 connections"), "{told}");
     // Another signal than the first, which might still be pending: two of one kind are one then (signal(7)).
     server.process.signal(Signal::TERM);
     server.process.signal(Signal::INT);
@@ -401,7 +401,7 @@ fn the_command_tells_resumable_tunnels_apart_and_counts_only_the_others() {
         let mut asking = drain(&server, &["--wait", "--at-most", most, "--timeout", "500ms"]);
         assert_eq!(asking.exit_status(), status, "{most}");
         let told = asking.stdout.next().unwrap();
-        assert_eq!(told, "draining: 2 tunnels (1 resumable), 2 connections");
+        assert_eq!(told, "draining: 2 tunnels (moves 1, cuts 1), 2 connections");
     }
     let (moved, plain) = tunnels;
     let mut waiting = drain(&server, &["--wait", "--at-most", "1"]);
@@ -409,7 +409,7 @@ fn the_command_tells_resumable_tunnels_apart_and_counts_only_the_others() {
     assert_eq!(waiting.exit_status(), 0);
     // The connection of a tunnel that has ended may be about to.
     let told = waiting.stdout.next().unwrap();
-    assert!(told.starts_with("draining: 1 tunnels, "), "{told}");
+    assert!(told.starts_with("draining: 1 tunnels (moves 0, cuts 1), "), "{told}");
     server.drains_to(r#"{"phase":"draining","tunnels":1,"resumable":0,"connections":1}"#);
     drop(plain);
     assert_eq!(server.process.exit_status(), 0);

@@ -256,8 +256,8 @@ impl Reconciler {
             && (source.current.is_none() || ![Kind::Service, Kind::Slice, Kind::Pod].into_iter().any(is_known))
     }
 
-    /// Replaces the known objects of a source by a complete list. An object of the list that counts as deleted is removed at
-    /// once, as by a watch event.
+    /// Replaces the known objects of a source by a complete list. A pod of the list that is no target is removed at once, as by a
+    /// watch event: another pod may have its address by now.
     ///
     /// Slices and Namespaces are held as long as their Services. Slices and Namespaces without a known Service do not
     /// count for the hold: an API server that has lost its data creates some, such as the Namespace `default`.
@@ -269,7 +269,10 @@ impl Reconciler {
             return;
         };
         let kind = handle.source.kind;
-        for (key, _) in objects.iter().filter(|(_, object)| object.is_none()) {
+        for (key, _) in objects
+            .iter()
+            .filter(|(_, object)| kind == Kind::Pod && object.is_none())
+        {
             removal_hold.confirm(key);
             self.cluster.remove(kind, key);
         }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use futures_util::FutureExt;
 use hyper::StatusCode;
+use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 use tokio::task::JoinSet;
 use tracing::{info, warn};
@@ -106,12 +107,12 @@ impl WorkloadStarter {
 /// Returns the part of a patch that an object lacks, for the version that was read, so that a workload scaled up since then is
 /// not scaled down to 1; `None` if it lacks nothing.
 ///
-/// No `await` may come between the decoding and the drop of the object: a tenant's own may take 50 MB, and this thread then has
-/// one at a time.
+/// One object is decoded at a time, by all threads: a tenant's own may take 50 MB.
 fn missing_part(patch: &Value, object: &ObjectText) -> Result<Option<Value>, ApiError> {
     if !object.is_whole {
         return Err(ApiError::new(Failure::Malformed, "the object is too large to be read"));
     }
+    let _decoding = DECODING.lock();
     let known: Value = serde_json::from_str(&object.json)?;
     let mut missing = unmet(patch, Some(&known));
     let metadata = missing
@@ -150,6 +151,8 @@ fn unmet(patch: &Value, object: Option<&Value>) -> Option<Value> {
 
 /// Workloads that are started at the same time.
 const AT_ONCE: usize = 16;
+/// Held while an object is decoded.
+static DECODING: Mutex<()> = Mutex::new(());
 /// Conflicts of one start with other writers of the object.
 const MAX_CONFLICTS: u32 = 5;
 /// Characters of a reason in the log and in an Event.
