@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use futures_util::FutureExt;
 use hyper::StatusCode;
-use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
+use tokio::sync::Mutex;
 use tokio::task::JoinSet;
 use tracing::{info, warn};
 
@@ -91,7 +91,11 @@ impl WorkloadStarter {
         let path = resource.path(namespace, &workload.name);
         let mut conflicts = 0;
         loop {
-            let Some(patch) = missing_part(patch, &self.api.get(&path).await?)? else {
+            let object = self.api.get(&path).await?;
+            let decoding = DECODING.lock().await;
+            let missing = missing_part(patch, &object)?;
+            drop(decoding);
+            let Some(patch) = missing else {
                 return Ok(false);
             };
             match self.api.patch(&path, &patch).await {
@@ -107,12 +111,11 @@ impl WorkloadStarter {
 /// Returns the part of a patch that an object lacks, for the version that was read, so that a workload scaled up since then is
 /// not scaled down to 1; `None` if it lacks nothing.
 ///
-/// One object is decoded at a time, by all threads: a tenant's own may take 50 MB.
+/// The caller holds [`DECODING`]: a tenant's object may take 50 MB.
 fn missing_part(patch: &Value, object: &ObjectText) -> Result<Option<Value>, ApiError> {
     if !object.is_whole {
         return Err(ApiError::new(Failure::Malformed, "the object is too large to be read"));
     }
-    let _decoding = DECODING.lock();
     let known: Value = serde_json::from_str(&object.json)?;
     let mut missing = unmet(patch, Some(&known));
     let metadata = missing
@@ -152,7 +155,7 @@ fn unmet(patch: &Value, object: Option<&Value>) -> Option<Value> {
 /// Workloads that are started at the same time.
 const AT_ONCE: usize = 16;
 /// Held while an object is decoded.
-static DECODING: Mutex<()> = Mutex::new(());
+static DECODING: Mutex<()> = Mutex::const_new(());
 /// Conflicts of one start with other writers of the object.
 const MAX_CONFLICTS: u32 = 5;
 /// Characters of a reason in the log and in an Event.
