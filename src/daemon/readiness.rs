@@ -37,11 +37,6 @@ impl Readiness {
         self.note.lock().clone()
     }
 
-    /// Returns whether all conditions are met.
-    pub fn is_ready(&self) -> bool {
-        self.conditions().into_iter().all(|(_, met)| met)
-    }
-
     /// Returns every condition and whether it is met, in order of name.
     pub fn conditions(&self) -> Vec<(&'static str, bool)> {
         let conditions = self.conditions.lock();
@@ -77,10 +72,9 @@ mod tests {
         let (listener, allowlist) = (readiness.require("listener"), readiness.require("allowlist"));
         drop(listener);
         assert_eq!(readiness.conditions(), [("allowlist", false), ("listener", true)]);
-        assert!(!readiness.is_ready());
         drop(allowlist);
-        assert!(readiness.is_ready());
+        assert_eq!(readiness.conditions(), [("allowlist", true), ("listener", true)]);
         readiness.withdraw("shutdown");
-        assert!(!readiness.is_ready());
+        assert!(readiness.conditions().contains(&("shutdown", false)));
     }
 }

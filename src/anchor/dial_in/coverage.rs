@@ -186,14 +186,15 @@ impl Coverage {
     /// Publishes the readiness, and the numbers of connected and of wanted replicas; returns the numbers. The caller
     /// holds the lock, so that an older state is not published after a newer one.
     fn publish(&self, state: &mut State) -> (usize, usize) {
+        let (connected, wanted) = state.count();
+        let note = format!("connected to {connected} of {wanted} replicas\n");
+        // Before the condition: a page that shows the new condition shows the new numbers.
+        self.readiness.set_note(note);
         if state.usable().next().is_some() {
             state.unconnected = None;
         } else if state.unconnected.is_none() {
             state.unconnected = Some(self.readiness.require(CONDITION));
         }
-        let (connected, wanted) = state.count();
-        let note = format!("connected to {connected} of {wanted} replicas\n");
-        self.readiness.set_note(note);
         let as_gauge = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
         self.shared.metrics.dial_in.replicas.set(as_gauge(connected));
         self.shared.metrics.dial_in.replicas_wanted.set(as_gauge(wanted));

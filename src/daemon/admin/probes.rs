@@ -99,9 +99,11 @@ async fn metrics(State(pages): State<Arc<Pages>>) -> Response {
 
 async fn readyz(State(pages): State<Arc<Pages>>, RawQuery(query): RawQuery) -> Response {
     let (readiness, verbose) = (&pages.handlers.readiness, query.as_deref() == Some("verbose"));
-    let ready = readiness.is_ready();
+    let conditions = readiness.conditions();
+    let ready = conditions.iter().all(|&(_, met)| met);
+    // After the conditions, so that it is not older than they are.
     let mut page = readiness.note();
-    for (name, met) in readiness.conditions() {
+    for (name, met) in conditions {
         if verbose || !met {
             let (sign, state) = if met { ('+', "ok") } else { ('-', "not ready") };
             // Writing to a String does not fail.
