@@ -29,7 +29,7 @@ pub struct Options {
     /// Its lifetime, from 10m to 1d; the proxy's access.tickets.ttl limits it
     #[arg(long, value_name = "DURATION", value_parser = ttl, default_value = "12h")]
     ttl: Duration,
-    /// The only target that it is valid for: SERVICE.NAMESPACE, or HOST:PORT of a static target
+    /// The only target that it is valid for: SERVICE.NAMESPACE, POD.NAMESPACE.pod, or HOST:PORT of a static target
     #[arg(long, value_name = "NAME")]
     target: Option<TicketTarget>,
     /// The namespace of the Secret, instead of the one of kubectl's context

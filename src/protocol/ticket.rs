@@ -120,8 +120,8 @@ pub struct Ticket {
     pub target: Option<TicketTarget>,
 }
 
-/// The target of a ticket: `SERVICE.NAMESPACE`, or `HOST:PORT` of a static target, in its canonical spelling. No Service has
-/// a colon in its name.
+/// The target of a ticket: `SERVICE.NAMESPACE`, `POD.NAMESPACE.pod` for a pod without a Service, or `HOST:PORT` of a static
+/// target, in its canonical spelling. No Service has a colon in its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TicketTarget(Box<str>);
 
@@ -136,11 +136,17 @@ impl TicketTarget {
         self.0.split_once('.') == Some((name, namespace))
     }
 
+    /// Returns whether it is the pod without a Service of that shortest name.
+    pub fn is_pod(&self, short_name: &str) -> bool {
+        *self.0 == *short_name
+    }
+
     /// Returns its kind, in the words of messages.
     pub fn kind(&self) -> &'static str {
-        match self.0.contains(':') {
-            true => "static target",
-            false => "Service",
+        match (self.0.contains(':'), self.0.ends_with(POD)) {
+            (true, _) => "static target",
+            (false, true) if self.0.matches('.').count() > 1 => "pod",
+            (false, _) => "Service",
         }
     }
 }
@@ -155,7 +161,9 @@ impl FromStr for TicketTarget {
             return Ok(Self(name.to_string().into()));
         }
         let name = text.strip_suffix('.').unwrap_or(text).to_ascii_lowercase();
-        match name.split_once('.') {
+        // A Service of a namespace `pod` has two parts.
+        let of_pod = name.strip_suffix(POD).filter(|rest| rest.contains('.'));
+        match of_pod.unwrap_or(&name).split_once('.') {
             Some((service, namespace)) if is_label(service) && is_label(namespace) => Ok(Self(name.into())),
             _ => Err(NOT_A_TARGET),
         }
@@ -260,4 +268,7 @@ const MAX_BYTES: usize = 4 << 10;
 /// The maximum length of a name in bytes.
 const MAX_NAME: usize = 512;
 const MAX_GROUPS: usize = 64;
-const NOT_A_TARGET: &str = "its target is neither SERVICE.NAMESPACE nor HOST:PORT of a static target";
+const NOT_A_TARGET: &str =
+    "its target is neither SERVICE.NAMESPACE nor POD.NAMESPACE.pod nor HOST:PORT of a static target";
+/// The end of the names of pods without a Service.
+const POD: &str = ".pod";

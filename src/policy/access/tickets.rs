@@ -77,6 +77,7 @@ impl TicketIdentity {
     pub fn allows(&self, target: &TargetId) -> bool {
         self.target.as_ref().is_none_or(|own| match target.is_static() {
             true => own.is_static(&target.service),
+            false if target.is_pod() => own.is_pod(&target.short_name()),
             false => own.is_service(target.service_name(), &target.namespace),
         })
     }

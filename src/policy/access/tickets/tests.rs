@@ -116,6 +116,10 @@ fn a_target_is_a_service_of_a_namespace_or_a_static_one() {
             id("static", "10.0.0.1:22"),
         ),
         ("DevBox.Team-A.", id("team-a", "devbox"), id("team-b", "devbox")),
+        ("Box.Team-A.pod", id("team-a", "box._pod"), id("team-b", "box._pod")),
+        ("box.team-a.pod", id("team-a", "box._pod"), id("pod", "box.team-a")),
+        ("box.team-a", id("team-a", "web-0.box"), id("team-a", "box._pod")),
+        ("box.pod", id("pod", "box"), id("box", "pod._pod")),
     ] {
         // Parsed once when the ticket is made, and once when it is read.
         let made: TicketTarget = text.parse().unwrap();
@@ -138,6 +142,11 @@ fn a_text_that_can_name_no_target_is_none_in_the_secret_either() {
         "a.",
         ".a",
         "a.b.c",
+        "pod",
+        ".pod",
+        "a..pod",
+        "a.b.c.pod",
+        "a.b.pod.pod",
         "A..b",
         "a.b..",
         "-a.b",
@@ -164,7 +173,7 @@ fn a_text_that_can_name_no_target_is_none_in_the_secret_either() {
     ] {
         assert!(bad.parse::<TicketTarget>().is_err(), "{bad}");
         let entry = format!(r#"{{"user":"alice","target":"{bad}","expires":"2027-01-15T09:00:00Z"}}"#);
-        let reason = "its target is neither SERVICE.NAMESPACE nor HOST:PORT of a static target";
+        let reason = "its target is neither SERVICE.NAMESPACE nor POD.NAMESPACE.pod nor HOST:PORT of a static target";
         assert_eq!(TicketIdentity::parse(entry.as_bytes()), Err(reason), "{bad}");
     }
 }
@@ -215,7 +224,7 @@ fn an_entry_that_cannot_be_read_is_no_ticket_and_the_others_count() {
         (format!(r#"{{"user":"alice","groups":[""],{expires}}}"#), group),
         (
             format!(r#"{{"user":"alice","target":"",{expires}}}"#),
-            "its target is neither SERVICE.NAMESPACE nor HOST:PORT of a static target",
+            "its target is neither SERVICE.NAMESPACE nor POD.NAMESPACE.pod nor HOST:PORT of a static target",
         ),
         (
             format!(r#"{{"user":"{}",{expires}}}"#, "x".repeat(4100)),
