@@ -134,6 +134,8 @@ fn missing_part(patch: &Value, object: &ObjectText) -> Result<Option<Value>, Api
 fn unmet(patch: &Value, object: Option<&Value>) -> Option<Value> {
     let is_absent = object.is_none_or(Value::is_null);
     let is_met = match patch {
+        // A merge patch makes an object of it.
+        Value::Object(fields) if fields.is_empty() => object.is_some_and(Value::is_object),
         Value::Object(fields) => {
             let fields = fields.iter().filter_map(|(key, patch)| {
                 let unmet = unmet(patch, object.and_then(|object| object.get(key)))?;
@@ -207,6 +209,9 @@ mod tests {
                 json!({"spec": {"running": false}}),
                 false,
             ),
+            (json!({"spec": {"on": {}}}), json!({"spec": {}}), false),
+            (json!({"spec": {"on": {}}}), json!({"spec": {"on": null}}), false),
+            (json!({"spec": {"on": {}}}), json!({"spec": {"on": {"a": 1}}}), true),
         ] {
             assert_eq!(unmet(&patch, Some(&object)).is_none(), expected, "{patch} {object}");
         }
