@@ -1,5 +1,6 @@
 //! `switchboard connect --wait`: a 429 or 503 is followed by another request, when and for as long as both sides say.
 
+use std::fs;
 use std::time::{Duration, Instant};
 
 use crate::harness::peer::Peer;
@@ -83,6 +84,39 @@ fn the_wait_is_bounded_as_a_whole_and_not_begun_in_vain() {
         ["switchboard: box:22: the proxy answered 503: busy (retry after 100s)"]
     );
     proxy.expect_no_connection();
+}
+
+#[test]
+fn a_client_that_must_start_nothing_says_so_by_its_flag_its_variable_or_its_file() {
+    let proxy = Target::listen();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("config.yaml");
+    let url = format!("http://{}", proxy.address());
+    let entry = format!("proxies: [{{names: [\"*\"], proxy: \"{url}\", no_wake: true, resume: \"off\"}}]\n");
+    fs::write(&file, entry).unwrap();
+    let file = file.to_str().unwrap();
+    let named = ["--resume", "off", "--proxy", &url];
+    for (flags, variable, is_said) in [
+        (&[][..], None, false),
+        (&[], Some("false"), false),
+        (&["--no-wake"], None, true),
+        (&[], Some("1"), true),
+        (&["--config", file], None, true),
+    ] {
+        let proxy_flags = if flags.contains(&file) { &[][..] } else { &named };
+        let mut command = switchboard(&[&["connect"], proxy_flags, flags, &["box:22"]].concat());
+        command.envs(variable.map(|value| ("SWITCHBOARD_NO_WAKE", value)));
+        let mut client = Process::spawn(command);
+        let mut peer = proxy.accept();
+        let head = peer.read_past("\r\n\r\n");
+        assert_eq!(
+            head.contains("\r\nSwitchboard-Wake: ?0\r\n"),
+            is_said,
+            "{flags:?} {variable:?}: {head}"
+        );
+        peer.send(busy(403, ""));
+        assert_eq!(client.exit_status(), 1);
+    }
 }
 
 #[test]

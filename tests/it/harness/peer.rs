@@ -111,15 +111,16 @@ impl Peer {
         assert!(read == expected, "{} instead of {}", shown(&read), shown(expected));
     }
 
-    /// Reads up to the end of that text, which comes behind other bytes.
+    /// Reads up to the end of that text, which comes behind other bytes, and returns all.
     #[track_caller]
-    pub(crate) fn read_past(&mut self, text: &str) {
+    pub(crate) fn read_past(&mut self, text: &str) -> String {
         let (mut read, mut byte) = (Vec::new(), [0]);
         while !read.ends_with(text.as_bytes()) {
             let came = self.stream.read_exact(&mut byte);
             assert!(came.is_ok(), "{came:?} instead of {text:?} behind {}", shown(&read));
             read.extend_from_slice(&byte);
         }
+        String::from_utf8_lossy(&read).into_owned()
     }
 
     /// The bytes of one read.

@@ -90,3 +90,24 @@ async fn the_refusal_names_the_permission_that_is_missing() {
     let needed = "needs connect workspaces.kubeflow.org of team";
     assert!(format!("{refusal:?}").contains(needed), "{refusal:?}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn another_permission_counts_from_the_reload_on_and_no_approval_of_the_former_one() {
+    let world = World::new(|_| {});
+    world.publish(["a".to_owned()], None);
+    let grant = world.grant("alice", "a").await.unwrap();
+    world.script.set_access(|_, _| Err(away()));
+    let workspaces = on("kubeflow.org", "workspaces", NamedObject::Owner);
+    world.reload(|options| options.kubernetes.as_mut().unwrap().permission = workspaces);
+    let refusal = world.grant("alice", "a").await.unwrap_err();
+    assert_eq!(refusal.reason, RefusalReason::AuthorizationUnavailable);
+    assert!(!has_ended(&grant), "an error ends no tunnel");
+    world
+        .script
+        .set_access(|_, action| Ok(decision(action.permission == Permission::default())));
+    assert_eq!(grant.revoked_or_expired().await, CloseReason::AccessRevoked);
+    assert_eq!(
+        world.grant("alice", "a").await.unwrap_err().reason,
+        RefusalReason::NotAuthorized
+    );
+}
