@@ -273,6 +273,60 @@ mod tests {
     }
 
     #[test]
+    fn a_pod_may_have_a_further_name_which_counts_as_no_other_target() {
+        let (writer, allowlist) = configured(false);
+        let pod = |name: &str, uid: &str, alias: Option<&str>| {
+            let mut pod = service("a", &format!("{name}._pod"), "10.0.0.1:22");
+            pod.rules.uid = Some(uid.into());
+            pod.rules.alias = alias.map(Into::into);
+            pod
+        };
+        let named = |name: &str| {
+            authorize(&allowlist, name)
+                .map(|target| target.id().service.clone())
+                .ok()
+        };
+        writer.replace(vec![pod("x", "1", Some("box"))], true);
+        let first = authorize(&allowlist, "box.a.pod:22").unwrap();
+        assert!(Arc::ptr_eq(&first, &authorize(&allowlist, "x.a.pod:2222").unwrap()));
+        assert_eq!((allowlist.targets(), allowlist.all().len()), (1, 1));
+        // It gives the name to another one, in any order of both.
+        for changes in [
+            [pod("x", "1", None), pod("y", "2", Some("box"))],
+            [pod("x", "1", Some("box")), pod("y", "2", None)],
+        ] {
+            let holder = changes
+                .iter()
+                .find(|pod| pod.rules.alias.is_some())
+                .unwrap()
+                .id
+                .service
+                .clone();
+            for order in [changes.clone(), [changes[1].clone(), changes[0].clone()]] {
+                writer.apply(order.map(set));
+                assert_eq!(named("box.a.pod:22"), Some(holder.clone()));
+                assert_eq!(allowlist.targets(), 2);
+            }
+        }
+        // Another pod of the name has another target under both names.
+        writer.apply([set(pod("x", "3", Some("box")))]);
+        let second = authorize(&allowlist, "box.a.pod:22").unwrap();
+        assert!(is_revoked(&first) && !is_revoked(&second));
+        writer.apply([set(pod("x", "3", Some("other")))]);
+        assert_eq!(
+            (named("box.a.pod:22"), named("other.a.pod:22")),
+            (None, Some("x._pod".into()))
+        );
+        // A pod that is called so is not displaced.
+        writer.apply([set(pod("other", "4", None)), set(pod("x", "3", Some("other")))]);
+        assert_eq!(named("other.a.pod:22"), Some("other._pod".into()));
+        writer.apply([set(pod("x", "3", Some("box")))]);
+        writer.apply([Change::Remove(pod("x", "3", None).id)]);
+        assert_eq!((named("x.a.pod:22"), named("box.a.pod:22")), (None, None));
+        assert!(is_revoked(&second) && allowlist.targets() == 2);
+    }
+
+    #[test]
     fn a_removal_concerns_its_own_target_and_no_other_one_of_its_name() {
         let (writer, allowlist) = configured(false);
         // The pod `a` of the namespace `b`, and the pod `a` of the Service `b` in the namespace `pod`.

@@ -80,7 +80,13 @@ fn remarks(shared: Arc<Shared>) -> Box<dyn Fn() -> String + Send + Sync> {
         let remark = since.map(|since| {
             format!("the API server does not answer: the allowlist has not been confirmed since {since}\n")
         });
-        remark.unwrap_or_default()
+        let unlisted = shared.allowlist.unlisted().into_iter();
+        let unlisted = unlisted.map(|objects| {
+            format!(
+                "the API server has not listed the {objects}: they are not on the allowlist, or no new tunnel begins\n"
+            )
+        });
+        remark.into_iter().chain(unlisted).collect()
     })
 }
 

@@ -52,6 +52,9 @@ pub(crate) struct Annotations {
     pub(crate) stopped: Option<Stop>,
     /// `host-keys`: the keys of the SSH server, which clients are sent.
     pub(crate) host_keys: Option<Box<HostKeys>>,
+    /// `name`: a further name of a pod without a Service.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) name: Option<Box<str>>,
 }
 
 /// The longest idle time of a tunnel. An enum, because JSON cannot tell `Some(None)` from `None`.
@@ -159,6 +162,7 @@ impl ParsedAnnotations {
             "report-activity" => values.report_activity = Some(Box::new(values::read(text, Workload::from_str)?)),
             "stopped" => values.stopped = values::read(text, |text| unless("false", text, Stop::from_str))?,
             "host-keys" => values.host_keys = Some(Box::new(values::read(text, HostKeys::from_str)?)),
+            "name" => values.name = Some(values::read(text, pod_name)?),
             // The label that puts a Service on the allowlist; as an annotation it has no effect.
             "expose" => {}
             _ => return Err(format!("unknown annotation; known here: {KNOWN}")),
@@ -361,6 +365,13 @@ fn port_selector(text: &str) -> Result<PortSelector, String> {
     Ok(PortSelector::Name(text.into()))
 }
 
+fn pod_name(text: &str) -> Result<Box<str>, &'static str> {
+    match values::is_label(text) {
+        true => Ok(text.into()),
+        false => Err("expected a DNS label such as `box`: the pod is then NAME.NAMESPACE.pod, too"),
+    }
+}
+
 /// Parses the maximum number of tunnels, which may be 0.
 fn max_tunnels(text: &str) -> Result<u32, &'static str> {
     text.parse()
@@ -405,7 +416,8 @@ const MAX_LIST: usize = 8 << 10;
 
 /// The names of all annotations, without the prefix.
 const KNOWN: &str = "port, download, upload, burst, max-tunnels, idle-timeout, ssh-only, allowed-clients, allowed-users, \
-                     allowed-groups, send-proxy-protocol, dials-in, wake, report-activity, stopped, host-keys";
+                     allowed-groups, send-proxy-protocol, dials-in, wake, report-activity, stopped, host-keys, \
+                     name";
 
 #[cfg(test)]
 mod tests {
@@ -454,6 +466,7 @@ mod tests {
             ("report-activity", "notebook/devbox"),
             ("stopped", "until 1970-01-01T01:00:00+01:00"),
             ("host-keys", &format!("{ED25519} root@devbox\n")),
+            ("name", "box"),
             ("port", "2222"),
             ("expose", "true"),
         ]);
@@ -477,10 +490,15 @@ mod tests {
                 report_activity: Some(Box::new("notebook/devbox".parse().unwrap())),
                 stopped: Some(Stop::Until(UNIX_EPOCH)),
                 host_keys: Some(Box::new(ED25519.parse().unwrap())),
+                name: Some("box".into()),
             }
         );
         let json = serde_json::to_string(&asked).unwrap();
         assert_eq!(serde_json::from_str::<Annotations>(&json).unwrap(), asked);
+    }
+
+    #[test]
+    fn an_annotation_may_switch_off_what_it_is_about() {
         let (asked, port, _) = parsed(&[
             ("port", "ssh"),
             ("idle-timeout", "off"),

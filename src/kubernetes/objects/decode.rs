@@ -16,7 +16,6 @@ use super::annotations::{self, AnnotationError, ParsedAnnotations, PortSelector}
 use super::model::{Endpoint, Key, Kind, Object, Service, ServicePort, Slice, SlicePort, State};
 use crate::base::values::{is_label, is_object_name, shown};
 use crate::kubernetes::api::list_watch::Metadata;
-use crate::policy::allowlist::TargetId;
 
 /// The result of [`decode`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,7 +39,7 @@ pub(crate) fn decode(kind: Kind, json: &str, prefix: &str, selector: &str) -> De
         Kind::Service => parse(json).map(|raw| Some(Object::Service(Box::new(service(raw, prefix))))),
         Kind::Slice => parse(json).map(|raw| slice(raw, selector).map(|slice| Object::Slice(Box::new(slice)))),
         // A longer name, or one with a dot, is no part of a name that clients can request.
-        Kind::Pod if !key.name.strip_suffix(TargetId::POD).is_some_and(is_label) => Some(None),
+        Kind::Pod if !key.pod_name().is_some_and(is_label) => Some(None),
         Kind::Pod => {
             parse(json).map(|raw| pod(raw, uid.unwrap_or_default(), prefix).map(|pod| Object::Pod(Box::new(pod))))
         }
@@ -88,7 +87,7 @@ fn key(kind: Kind, name: Metadata) -> Option<Key> {
         Kind::Namespace => is_label(&key.name),
     };
     match kind {
-        Kind::Pod if is_valid => Some(Key::new(&key.namespace, &format!("{}{}", key.name, TargetId::POD))),
+        Kind::Pod if is_valid => Some(Key::of_pod(&key.namespace, &key.name)),
         Kind::Service | Kind::Slice | Kind::Pod | Kind::Namespace => is_valid.then_some(key),
     }
 }
@@ -114,10 +113,14 @@ fn service(raw: RawService, prefix: &str) -> Service {
     } = raw.metadata.unwrap_or_default();
     let annotations = annotations.unwrap_or_default();
     let ParsedAnnotations {
-        annotations,
+        mut annotations,
         port,
         mut faults,
     } = annotations::parse(&annotations, prefix);
+    if annotations.name.take().is_some() {
+        let reason = "no effect: only a pod without a Service has a further name";
+        faults.push(AnnotationError::new("name", reason.to_owned()));
+    }
     let external = spec.r#type.as_deref() == Some("ExternalName");
     let ports: Vec<_> = valid(spec.ports).collect();
     Service {

@@ -48,9 +48,17 @@ impl Key {
         let (namespace, name) = (namespace.into(), name.into());
         Self { namespace, name }
     }
-}
 
-impl Key {
+    /// Returns the identity of a pod.
+    pub(crate) fn of_pod(namespace: &str, pod: &str) -> Self {
+        Self::new(namespace, &format!("{pod}{}", TargetId::POD))
+    }
+
+    /// Returns the name of a pod; `None` for another object.
+    pub(crate) fn pod_name(&self) -> Option<&str> {
+        self.name.strip_suffix(TargetId::POD)
+    }
+
     /// Returns the identity of the target of a Service or a pod.
     pub(crate) fn target_id(&self) -> TargetId {
         TargetId {

@@ -5,15 +5,19 @@
 //! of events.
 
 mod entry;
+mod names;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use self::entry::Entry;
+use self::names::PodNames;
 use super::address_filter::AddressFilter;
 use super::endpoints::{self, Selection};
 use super::notices::ServiceNotice;
-use crate::kubernetes::objects::annotations::{dials_in, effective_limits, find_unmet, host_keys, workloads};
+use crate::kubernetes::objects::annotations::{
+    AnnotationError, dials_in, effective_limits, find_unmet, host_keys, workloads,
+};
 use crate::kubernetes::objects::model::{Key, Kind, Object, Pod, Service, ServicePort, Slice};
 use crate::kubernetes::options::Options;
 use crate::policy::allowlist::{Change, DialsIn, ServiceTarget, TargetId, TargetKeys, TargetRules};
@@ -58,10 +62,14 @@ pub(crate) struct ClusterObjects {
     /// The Services of slices whose names are [not derived](is_derived) from their Service's.
     strays: BTreeMap<Key, Box<str>>,
     namespaces: BTreeSet<Box<str>>,
+    /// The further names of pods.
+    names: PodNames,
     /// The Services that were marked since the last [`recompute`](Self::recompute).
     dirty: BTreeSet<Key>,
-    /// The namespaces whose pods are not known yet, so that their targets stay; `None` is all.
-    awaited_pods: Vec<Option<Box<str>>>,
+    /// The lists that are missing: a kind, and its namespace or all.
+    awaited: Vec<(Kind, Option<Box<str>>)>,
+    /// The marked Services that a missing list may have: their targets stay, and no new tunnel begins.
+    waiting: BTreeSet<Key>,
 }
 
 impl ClusterObjects {
@@ -72,8 +80,10 @@ impl ClusterObjects {
             services: BTreeMap::new(),
             strays: BTreeMap::new(),
             namespaces: BTreeSet::new(),
+            names: PodNames::default(),
             dirty: BTreeSet::new(),
-            awaited_pods: Vec::new(),
+            awaited: Vec::new(),
+            waiting: BTreeSet::new(),
         }
     }
 
@@ -95,9 +105,13 @@ impl ClusterObjects {
             .for_each(|entry| entry.notices = Box::default());
     }
 
-    /// Leaves the targets of pods of these namespaces as they are, `None` for all, until other ones are given.
-    pub(crate) fn await_pods(&mut self, namespaces: Vec<Option<Box<str>>>) {
-        self.awaited_pods = namespaces;
+    /// Sets the lists that are missing: of a kind, in a namespace or in all. Marked targets that one may have stay, and no new
+    /// tunnel to them begins, until others are given.
+    pub(crate) fn await_lists(&mut self, awaited: Vec<(Kind, Option<Box<str>>)>) {
+        if self.awaited != awaited {
+            self.awaited = awaited;
+            self.dirty.append(&mut self.waiting);
+        }
     }
 
     /// Keeps a pod that may be gone, for its tunnels, without an address: another pod may have that by now.
@@ -125,7 +139,9 @@ impl ClusterObjects {
                 let entry = self.services.entry(key.clone()).or_default();
                 let has_moved = entry.put("", slice);
                 if has_moved || entry.uid.as_ref() != Some(&uid) || entry.service.as_deref() != Some(&service) {
+                    let name = service.annotations.name.clone();
                     (entry.uid, entry.service) = (Some(uid), Some(Box::new(service)));
+                    self.dirty.extend(self.names.put(&key, name));
                     self.dirty.insert(key);
                 }
             }
@@ -146,6 +162,7 @@ impl ClusterObjects {
                 {
                     if entry.uid.take().is_some() {
                         entry.slices.clear();
+                        self.dirty.extend(self.names.remove(key));
                     }
                     self.dirty.insert(key.clone());
                 }
@@ -222,18 +239,33 @@ impl ClusterObjects {
     pub(crate) fn recompute(&mut self) -> TargetUpdates {
         let mut updates = TargetUpdates::default();
         for key in std::mem::take(&mut self.dirty) {
-            if key.name.ends_with(TargetId::POD) && self.awaits(&key.namespace) {
-                self.dirty.insert(key);
-            } else {
+            if !self.awaits(&key) {
                 self.settle_one(&key, &mut updates);
+            } else if self.waiting.insert(key.clone()) {
+                let entry = self.services.get(&key).filter(|entry| entry.is_listed);
+                let pods = entry
+                    .iter()
+                    .flat_map(|entry| entry.pods.iter().map(|pod| pod_id(&key, pod)));
+                let targets = entry.map(|_| key.target_id()).into_iter().chain(pods);
+                updates.changes.extend(targets.map(Change::Await));
             }
         }
+        // A name that one target gives up may be another's now.
+        updates
+            .changes
+            .sort_by_key(|change| !matches!(change, Change::Remove(_)));
         updates
     }
 
-    fn awaits(&self, namespace: &str) -> bool {
-        let mut awaited = self.awaited_pods.iter();
-        awaited.any(|awaited| awaited.as_deref().is_none_or(|awaited| awaited == namespace))
+    /// Returns whether a missing list may have a Service or pod, or decide about it.
+    fn awaits(&self, key: &Key) -> bool {
+        let is_pod = key.pod_name().is_some();
+        self.awaited.iter().any(|(kind, namespace)| match kind {
+            Kind::Namespace => true,
+            Kind::Service | Kind::Slice | Kind::Pod => {
+                (*kind == Kind::Pod) == is_pod && namespace.as_ref().is_none_or(|own| *own == key.namespace)
+            }
+        })
     }
 
     fn put_slice(&mut self, key: &Key, slice: Slice) {
@@ -340,6 +372,7 @@ impl ClusterObjects {
         if let Some(service) = &entry.service {
             let unmet = find_unmet(&service.annotations, &self.policy.limits, &self.policy.options);
             let faults = service.faults.iter().cloned().chain(unmet);
+            let faults = faults.chain(self.alias(key).err());
             notices.extend(faults.map(|fault| ServiceNotice::Annotation(key.clone(), fault)));
             notices.extend(service.external.then(|| ServiceNotice::ExternalName(key.clone())));
         }
@@ -371,8 +404,19 @@ impl ClusterObjects {
                 stopped: service.annotations.stopped,
                 host_keys: host_keys(&service.annotations, &self.policy.limits).map(TargetKeys::Annotation),
                 uid: entry.uid.clone(),
+                alias: self.alias(key).unwrap_or_default(),
+                is_awaited: false,
             },
         })
+    }
+
+    /// Returns the further name of a pod, if it has one.
+    ///
+    /// # Errors
+    /// Another pod has the name, too.
+    fn alias(&self, key: &Key) -> Result<Option<Box<str>>, AnnotationError> {
+        let is_known = |pod: &Key| self.services.get(pod).is_some_and(|entry| entry.service.is_some());
+        self.names.alias(key, is_known)
     }
 
     /// Returns the target of each pod of a listed Service that has a name of its own, by that name. It has the Service's

@@ -44,6 +44,8 @@ pub(crate) struct Reconciler {
     sources: Vec<SourceState>,
     /// True if the allowlist has received a complete list, from the cluster or a snapshot.
     has_list: bool,
+    /// When it was created.
+    started: Instant,
     /// True if every source has answered since the start, or counts as empty, so that the list is the cluster's own.
     is_confirmed: bool,
     snapshot: Option<SnapshotFile>,
@@ -71,6 +73,7 @@ impl Reconciler {
             outputs: outputs.clone(),
             sources: Vec::new(),
             has_list: false,
+            started: Instant::now(),
             is_confirmed: false,
             snapshot: None,
             log: NoticeLog::default(),
@@ -81,7 +84,7 @@ impl Reconciler {
     }
 
     /// Returns this reconciler for other tasks and sources. A source that stays keeps its objects and held removals; the
-    /// targets of the others stay until every source has been listed.
+    /// targets of the others stay until they are listed, and no new tunnel to them begins.
     fn with_sources(mut self, policy: TargetPolicy, handles: Vec<SourceHandle>, outputs: Outputs) -> Self {
         let last = std::mem::take(&mut self.sources);
         let gone = |state: &&SourceState| !handles.iter().any(|handle| handle.source == state.handle.source);
@@ -147,6 +150,15 @@ impl Reconciler {
         }
     }
 
+    /// Returns the objects whose list is missing, each with its namespace, if it has one.
+    pub(super) fn unlisted(&self) -> impl Iterator<Item = String> {
+        let unlisted = self.sources.iter().filter(|source| !source.is_listed);
+        unlisted.map(|SourceState { handle, .. }| match &handle.source.namespace {
+            Some(namespace) => format!("{} of {namespace}", handle.source.kind.name()),
+            None => handle.source.kind.name().to_owned(),
+        })
+    }
+
     /// Returns the known objects of the cluster.
     pub(super) fn cluster(&self) -> &ClusterObjects {
         &self.cluster
@@ -185,6 +197,7 @@ impl Reconciler {
                 if failure != Failure::Forbidden || !source.is_treated_as_empty {
                     self.outputs.metrics.watch_errors.count([failure.label()]);
                 }
+                source.has_failed = true;
                 source.is_refused &= failure == Failure::Forbidden;
                 source.unconfirmed = source.current;
                 return;
@@ -349,17 +362,18 @@ impl Reconciler {
         }
     }
 
-    /// Applies all events so far to the allowlist, once every source has been listed. Pods that are not listed delay their own
-    /// targets, and others only before the first list, unless the API server forbids to read them.
+    /// Applies all events so far to the allowlist. A list that is missing delays its own targets, and before the first list
+    /// those of others, too; one of pods does so until it fails, for [`MAX_DELAY_BY_PODS`].
     fn settle(&mut self) {
         self.show_sources();
         let unlisted = self.sources.iter().filter(|source| !source.is_listed);
-        let delays = |source: &SourceState| !source.is_of_pods() || !(self.has_list || source.is_refused);
-        if unlisted.clone().any(delays) {
+        let is_late = self.started.elapsed() >= MAX_DELAY_BY_PODS;
+        let delays = |source: &SourceState| !(source.is_of_pods() && (source.has_failed || is_late));
+        if !self.has_list && unlisted.clone().any(delays) {
             return;
         }
-        let awaited = unlisted.map(|source| source.handle.source.namespace.clone());
-        self.cluster.await_pods(awaited.collect());
+        let awaited = unlisted.map(|SourceState { handle, .. }| (handle.source.kind, handle.source.namespace.clone()));
+        self.cluster.await_lists(awaited.collect());
         let is_first = !std::mem::replace(&mut self.has_list, true);
         let updates = self.cluster.recompute();
         let confirms = !self.is_confirmed && self.sources.iter().all(SourceState::is_synced);
@@ -399,7 +413,7 @@ impl Reconciler {
         if is_first {
             let set = |change| match change {
                 Change::Set(target) => Some(*target),
-                Change::Remove(_) => None,
+                Change::Await(_) | Change::Remove(_) => None,
             };
             writer.replace(changes.into_iter().filter_map(set).collect(), confirms);
         } else {
@@ -467,6 +481,8 @@ fn unix_seconds(time: SystemTime) -> f64 {
 
 /// The interval between reads of the host's own addresses, which take well under a millisecond in a pod.
 const READ_ADDRESSES_EVERY: Duration = Duration::from_secs(10);
+/// The longest time that the first list of pods delays that of Services. It ends with a read of the host's addresses.
+const MAX_DELAY_BY_PODS: Duration = READ_ADDRESSES_EVERY;
 /// The most events that are settled together.
 const MAX_BATCH: usize = 1024;
 

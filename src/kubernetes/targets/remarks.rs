@@ -15,9 +15,22 @@ impl ClusterView for Remarks {
     fn remarks(&self, id: &TargetId) -> Result<Vec<String>, NoRemarks> {
         let reconciler = self.0.try_lock();
         let reconciler = reconciler.as_ref().and_then(|idle| idle.as_deref());
-        let is_pod = id.service.ends_with(TargetId::POD);
-        let key = Key::new(&id.namespace, if is_pod { &id.service } else { id.service_name() });
-        Ok(remarks(reconciler.ok_or(NoRemarks::Busy)?.cluster(), &key))
+        let cluster = reconciler.ok_or(NoRemarks::Busy)?.cluster();
+        let has_pods = cluster.policy().options.pods.enabled;
+        let key = match id.service.split_once('.') {
+            Some(_) if id.is_pod() => Key::new(&id.namespace, &id.service),
+            Some((pod, namespace)) if has_pods && *id.namespace == *TargetId::POD_DOMAIN => Key::of_pod(namespace, pod),
+            _ => Key::new(&id.namespace, id.service_name()),
+        };
+        Ok(remarks(cluster, &key))
+    }
+
+    fn unlisted(&self) -> Vec<String> {
+        let reconciler = self.0.try_lock();
+        let reconciler = reconciler.as_ref().and_then(|idle| idle.as_deref());
+        reconciler
+            .map(|reconciler| reconciler.unlisted().collect())
+            .unwrap_or_default()
     }
 }
 
@@ -25,15 +38,25 @@ impl ClusterView for Remarks {
 fn remarks(cluster: &ClusterObjects, key: &Key) -> Vec<String> {
     let Key { namespace, name } = key;
     let options = &cluster.policy().options;
-    if !options.namespaces.is_empty() && !options.namespaces.contains(namespace) {
-        let names = options.namespaces.join(", ");
+    let (namespaces, setting) = match key.pod_name() {
+        Some(_) if !options.pods.namespaces.is_empty() => (&options.pods.namespaces, "pods.namespaces"),
+        _ => (&options.namespaces, "namespaces"),
+    };
+    if !namespaces.is_empty() && !namespaces.contains(namespace) {
+        let names = namespaces.join(", ");
         return vec![format!(
-            "the Namespace {namespace} is not watched: `allowlist.kubernetes.namespaces` has {names}"
+            "the Namespace {namespace} is not watched: `allowlist.kubernetes.{setting}` has {names}"
         )];
     }
     let slices = cluster.slices(key);
     let Some((service, notices)) = cluster.service(key) else {
-        return unseen(key, slices, &options.selector);
+        return match key.pod_name() {
+            Some(pod) => vec![format!(
+                "no pod of this name is seen, or it is none that can be a target: kubectl get pod {pod} \
+                 --namespace {namespace} --output yaml"
+            )],
+            None => unseen(key, slices, &options.selector),
+        };
     };
     let warnings = notices.iter().filter_map(|notice| notice.note().into_warning());
     let mut remarks: Vec<_> = warnings.collect();
@@ -48,7 +71,7 @@ fn remarks(cluster: &ClusterObjects, key: &Key) -> Vec<String> {
         ));
     }
     let is_refused = |notice: &ServiceNotice| matches!(notice, ServiceNotice::EndpointForbidden(..));
-    let has_slices = !name.ends_with(TargetId::POD) && !dials_in(&service.annotations, &cluster.policy().limits);
+    let has_slices = key.pod_name().is_none() && !dials_in(&service.annotations, &cluster.policy().limits);
     if has_slices && !notices.iter().any(is_refused) {
         remarks.extend(without_endpoint(service, slices).map(|why| {
             format!(

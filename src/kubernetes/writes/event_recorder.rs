@@ -16,7 +16,6 @@ use crate::kubernetes::api::failure::ApiError;
 use crate::kubernetes::api::list_watch::Metadata;
 use crate::kubernetes::metrics::ClusterMetrics;
 use crate::kubernetes::objects::model::Key;
-use crate::policy::allowlist::TargetId;
 use crate::tunnel::limits::event_rate::EventWindow;
 
 /// An Event about a Service or a pod, for its tenant.
@@ -126,7 +125,7 @@ async fn write_one(event: &ServiceEvent, api: &ApiClient) -> Result<(), ApiError
 
 /// Returns the kind of the object, its plural, and its name.
 fn object_of(key: &Key) -> [&str; 3] {
-    match key.name.strip_suffix(TargetId::POD) {
+    match key.pod_name() {
         Some(pod) => ["Pod", "pods", pod],
         None => ["Service", "services", &key.name],
     }

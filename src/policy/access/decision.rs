@@ -17,7 +17,7 @@ use super::tickets::{EXPIRED, TicketLookup, UNKNOWN};
 use super::user::{AUTHENTICATED, Method, User};
 use crate::base::boxed::boxed;
 use crate::policy::access::metrics::AccessMetrics;
-use crate::policy::allowlist::{DialsIn, Target, TargetId, UserLists};
+use crate::policy::allowlist::{DialsIn, Target, UserLists};
 use crate::protocol::phrase::Phrase;
 use crate::tunnel::outcome::{Refusal, RefusalReason};
 
@@ -276,7 +276,7 @@ fn refusal(user: &User, target: &Target, right: Right) -> Refusal {
     let id = target.id();
     let target = match id.is_static() {
         true => brief(&id.service),
-        false if id.service.ends_with(TargetId::POD) => brief(&id.short_name()),
+        false if id.is_pod() => brief(&id.short_name()),
         false => format!("{}.{}", brief(&id.service), brief(&id.namespace)),
     };
     let (verb, missing) = match right {

@@ -47,6 +47,9 @@ pub trait ClusterView: fmt::Debug + Send {
     /// # Errors
     /// [`NoRemarks::Busy`]: it does not wait.
     fn remarks(&self, id: &TargetId) -> Result<Vec<String>, NoRemarks>;
+
+    /// Returns the objects whose list is missing, such as `pods of team-a`; none while a change is applied.
+    fn unlisted(&self) -> Vec<String>;
 }
 
 /// Why there are no remarks about a target.
@@ -63,6 +66,12 @@ impl Allowlist {
     /// `None` while it answers.
     pub fn unconfirmed_since(&self) -> Option<SystemTime> {
         *self.unconfirmed_since.lock()
+    }
+
+    /// Returns the objects of the cluster whose list is missing; none while a change is applied.
+    pub fn unlisted(&self) -> Vec<String> {
+        let cluster = self.cluster.lock();
+        cluster.as_ref().map(|cluster| cluster.unlisted()).unwrap_or_default()
     }
 
     /// Returns the cluster's remarks about a Service.
@@ -170,7 +179,7 @@ impl Allowlist {
     /// Returns the number of targets, each counted once however many names it has.
     pub fn targets(&self) -> usize {
         let table = self.table.load();
-        table.statics.len() + table.shards.iter().map(|shard| shard.len()).sum::<usize>()
+        table.statics.len() + table.services().count()
     }
 
     /// Returns every target, each once however many names it has, in no order.
@@ -216,6 +225,8 @@ pub(super) type Shard = HashMap<Arc<str>, Route>;
 pub(super) struct Route {
     pub(super) target: Arc<Target>,
     pub(super) ports: [u16; 2],
+    /// True if the target has another name, at which it counts.
+    pub(super) is_alias: bool,
 }
 
 /// The allowlist at one time.
@@ -270,7 +281,7 @@ impl Table {
     /// Returns the targets of all Services, in no order.
     pub(super) fn services(&self) -> impl Iterator<Item = &Arc<Target>> {
         let routes = self.shards.iter().flat_map(|shard| shard.values());
-        routes.map(|route| &route.target)
+        routes.filter(|route| !route.is_alias).map(|route| &route.target)
     }
 
     /// Returns the route of a Service by its shortest name.

@@ -57,6 +57,19 @@ impl TargetId {
         }
     }
 
+    /// Returns the identity of a pod without a Service.
+    pub fn of_pod(namespace: &str, pod: &str) -> Self {
+        Self {
+            namespace: namespace.into(),
+            service: format!("{pod}{}", Self::POD).into(),
+        }
+    }
+
+    /// Returns whether this is a pod without a Service.
+    pub fn is_pod(&self) -> bool {
+        self.service.ends_with(Self::POD)
+    }
+
     /// Returns the name of the Service, also for one of its pods. Only for what is not static.
     pub fn service_name(&self) -> &str {
         self.service.rsplit('.').next().unwrap_or_default()
@@ -167,6 +180,10 @@ pub struct TargetRules {
     pub owner: Option<Box<str>>,
     /// The identity of the pod, for one without a Service.
     pub uid: Option<Box<str>>,
+    /// The further name of such a pod, within its namespace.
+    pub alias: Option<Box<str>>,
+    /// True if no list has had it since a reload changed which objects are targets: no new tunnel begins.
+    pub is_awaited: bool,
     /// The anchors of a target that dials in; `None` for a target that is dialled at its endpoints.
     pub dials_in: Option<DialsIn>,
     /// The workloads to start, and to report activity to.
@@ -294,20 +311,20 @@ impl Target {
     /// Takes one of its slots for tunnels.
     ///
     /// # Errors
-    /// [`RefusalReason::TargetClosed`] or [`RefusalReason::TargetFull`].
+    /// [`RefusalReason::AllowlistNotReady`], [`RefusalReason::TargetClosed`] or [`RefusalReason::TargetFull`].
     pub fn take_slot(&self) -> Result<Slot, Refusal> {
-        if self.rules.load().limits.is_closed || self.is_cordoned() {
+        let rules = self.rules.load();
+        if rules.is_awaited {
+            return Err(RefusalReason::AllowlistNotReady.into());
+        }
+        if rules.limits.is_closed || self.is_cordoned() {
             return Err(RefusalReason::TargetClosed.into());
         }
-        if let Some(stop) = self
-            .rules
-            .load()
-            .stopped
-            .filter(|stop| !stop.is_over(SystemTime::now()))
-        {
+        if let Some(stop) = rules.stopped.filter(|stop| !stop.is_over(SystemTime::now())) {
             let phrase = Phrase::of_target("", format!(" was stopped {stop}"));
             return Err(Refusal::new(RefusalReason::TargetClosed, phrase));
         }
+        drop(rules);
         let tunnels = self.get_or_init(&self.tunnels, |limits| Arc::new(Slots::new(limits.caps.tunnels)));
         let phrase = || RefusalReason::TargetFull.phrase().limited(tunnels.max());
         tunnels

@@ -34,6 +34,8 @@ pub struct ServiceTarget {
 pub enum Change {
     /// Adds the Service to the allowlist, or updates it.
     Set(Box<ServiceTarget>),
+    /// Lets no new tunnel to the Service begin, if it is there, until it is set or removed.
+    Await(TargetId),
     /// Removes the Service from the allowlist, if it is there.
     Remove(TargetId),
 }
@@ -80,6 +82,8 @@ impl Writer {
                 user_lists: target.user_lists().map(Arc::new),
                 owner: None,
                 uid: None,
+                alias: None,
+                is_awaited: false,
                 dials_in: target.dials_in.clone().map(DialsIn::from),
                 workloads: Workloads::default(),
                 stopped: None,
@@ -212,6 +216,7 @@ impl Writer {
                     } = *target;
                     edit.set(id, ports, endpoints, state.share(rules));
                 }
+                Change::Await(id) => edit.set_awaited(&id),
                 Change::Remove(id) => edit.remove(&id),
             }
         }
@@ -289,16 +294,32 @@ struct Edit {
     gone: Vec<Arc<Target>>,
 }
 
+/// Returns the further name of a target, as clients request it.
+fn alias(id: &TargetId, rules: &TargetRules) -> Option<String> {
+    let alias = rules.alias.as_deref()?;
+    Some(TargetId::of_pod(&id.namespace, alias).short_name())
+}
+
+fn alias_of(target: &Target) -> Option<String> {
+    alias(target.id(), &target.rules())
+}
+
 impl Edit {
     /// Adds a Service. One that is there already is updated, so that it keeps its tunnels. Another pod of the same name is
     /// another target.
     fn set(&mut self, id: TargetId, ports: [u16; 2], endpoints: Endpoints, rules: Arc<TargetRules>) {
         let name = id.short_name();
-        let known = self.route(&name).cloned();
+        let alias = alias(&id, &rules);
+        let known = self.route(&name).filter(|route| !route.is_alias).cloned();
+        let former = known.as_ref().and_then(|known| alias_of(&known.target));
+        if let Some(former) = former.filter(|former| alias.as_ref() != Some(former)) {
+            self.drop_name(&former, &id);
+        }
         let target = match known {
             Some(known) if known.target.rules().uid == rules.uid => {
+                let was_named = alias_of(&known.target) == alias;
                 self.has_other_users |= known.target.update(endpoints, &rules);
-                if known.ports == ports {
+                if known.ports == ports && was_named {
                     return;
                 }
                 known.target
@@ -308,17 +329,45 @@ impl Edit {
                 Arc::new(Target::new(id, endpoints, rules))
             }
         };
-        self.shard(&name).insert(name.into(), Route { target, ports });
+        // A name of its own is never taken from another target.
+        let is_free = |alias: &String| self.route(alias).is_none_or(|route| route.is_alias);
+        let alias = alias.filter(is_free).map(|alias| (alias, true));
+        for (name, is_alias) in alias.into_iter().chain([(name, false)]) {
+            let route = Route {
+                target: Arc::clone(&target),
+                ports,
+                is_alias,
+            };
+            self.shard(&name).insert(name.into(), route);
+        }
+    }
+
+    /// Lets no new tunnel begin, until the Service is set again.
+    fn set_awaited(&mut self, id: &TargetId) {
+        let route = self.route(&id.short_name());
+        if let Some(target) = route.map(|route| &route.target).filter(|target| target.id() == id) {
+            let rules = TargetRules {
+                is_awaited: true,
+                ..TargetRules::clone(&target.rules())
+            };
+            target.update(Endpoints::clone(&target.endpoints()), &Arc::new(rules));
+        }
     }
 
     /// Removes a Service, if it is there.
     fn remove(&mut self, id: &TargetId) {
-        let name = id.short_name();
-        // Another target may have got the name by now: a pod without a Service, or one of a Service in a namespace `pod`.
-        if self.route(&name).is_some_and(|route| route.target.id() == id) {
-            let removed = self.shard(&name).remove(&*name);
-            self.gone.extend(removed.map(|route| route.target));
+        let removed = self.drop_name(&id.short_name(), id);
+        if let Some(alias) = removed.as_deref().and_then(alias_of) {
+            self.drop_name(&alias, id);
         }
+        self.gone.extend(removed);
+    }
+
+    /// Removes a name of a target, unless another one has got it by now: a pod without a Service, or one of a Service in a
+    /// namespace `pod`.
+    fn drop_name(&mut self, name: &str, id: &TargetId) -> Option<Arc<Target>> {
+        self.route(name).filter(|route| route.target.id() == id)?;
+        self.shard(name).remove(name).map(|route| route.target)
     }
 
     fn route(&self, name: &str) -> Option<&Route> {

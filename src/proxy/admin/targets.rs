@@ -137,6 +137,9 @@ fn obstacles(target: &Target, shared: &Shared) -> Vec<String> {
             .id()
             .is_static()
             .then(|| "it is a static target of this proxy's configuration".to_owned()),
+        rules
+            .is_awaited
+            .then(|| "the API server has not listed it since a reload: see /readyz?verbose".to_owned()),
         view.is_cordoned.then(|| {
             format!(
                 "an operator has cordoned it: switchboard targets uncordon {}",

@@ -147,7 +147,7 @@ refusals! {
     Evicted =>
         503, "evicted", Proxy, "connection_limit_reached", Some(1), 1,
         "too many requests are incomplete, try again";
-    /// The target is unknown, and the allowlist incomplete: the first list of the cluster has not arrived.
+    /// The allowlist is incomplete, and the target unknown: the first list of the cluster has not arrived, or none since a reload.
     AllowlistNotReady =>
         503, "allowlist_not_ready", Proxy, "destination_unavailable", Some(1), 10,
         "the allowlist is not loaded yet, try again";

@@ -54,6 +54,45 @@ fn a_labelled_pod_answers_to_its_name_while_it_is_ready() {
 }
 
 #[test]
+fn a_pod_has_the_further_name_of_its_annotation_unless_another_one_has_it() {
+    cluster::run(&pods(), async |ground| {
+        let (proxy, here) = (&ground.proxy, ground.here.as_str());
+        let named = |pod| annotated(pod, &[("name", "box")]);
+        let first = pod(here, "box-7f4c", "10.9.1.1");
+        let name = format!("box.{here}.pod:22");
+        ground.apply_pod(&named(first.clone())).await;
+        proxy.reaches(&name, "10.9.1.1:22").await;
+        proxy.reaches(&format!("box-7f4c.{here}.pod:22"), "10.9.1.1:22").await;
+        let mut tunnel = proxy.connect(&name).await.unwrap();
+        let second = named(pod(here, "box-92aa", "10.9.1.2"));
+        ground.apply_pod(&second).await;
+        proxy.refuses(&name, 403).await;
+        tunnel.echo().await.unwrap();
+        proxy.reaches(&format!("box-92aa.{here}.pod:22"), "10.9.1.2:22").await;
+        eventually("an Event says so", async || {
+            let events = ground.events(here).await;
+            let said = "the pod box-7f4c has the name box, too, so this one does not get it";
+            let is_it = |event: &serde_json::Value| {
+                event["involvedObject"]["name"] == "box-92aa" && event["message"].as_str().unwrap().contains(said)
+            };
+            events.iter().any(is_it)
+        })
+        .await;
+        ground.delete_pod(&first).await;
+        proxy.reaches(&name, "10.9.1.2:22").await;
+        tunnel.ended().await;
+        // A pod that is called so has the name before others.
+        let own = pod(here, "box", "10.9.1.3");
+        ground.apply_pod(&own).await;
+        proxy.reaches(&name, "10.9.1.3:22").await;
+        ground.delete_pod(&own).await;
+        proxy.reaches(&name, "10.9.1.2:22").await;
+        ground.delete_pod(&second).await;
+        proxy.refuses(&name, 403).await;
+    });
+}
+
+#[test]
 fn a_pod_of_a_warm_pool_is_reached_once_it_is_claimed() {
     cluster::run(&pods(), async |ground| {
         let (proxy, here) = (&ground.proxy, ground.here.as_str());

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::api::{Cut, Verb};
 use super::lab;
-use super::objects::{service, slice, with};
+use super::objects::{pod, service, slice, with};
 use super::proxy::{eventually, settings};
 use super::stage::Stage;
 
@@ -98,5 +98,50 @@ fn a_reload_to_static_targets_leaves_nothing_of_the_cluster() {
         assert!(!is_unconfirmed().await);
         stage.proxy.refuses("svc-a.team-a:22", 403).await;
         stage.proxy.reaches("a:22", "10.9.1.1:22").await;
+    });
+}
+
+#[test]
+fn targets_that_a_reload_may_exclude_get_no_new_tunnel_before_they_are_listed() {
+    lab::run(async |lab| {
+        let pods = |selector: &str| json!({"enabled": true, "selector": selector});
+        let settings = settings(&[("pods", pods("switchboard.dev/expose=true"))]);
+        let stage = Stage::over(lab, settings, async |api| api.open()).await.ready().await;
+        stage.serve("svc-a", "10.9.1.1").await;
+        let labels = json!({"switchboard.dev/expose": "true", "team": "a"});
+        for (name, labels) in [("out", json!({"switchboard.dev/expose": "true"})), ("in", labels)] {
+            stage
+                .api
+                .put(with(pod("team-a", name, "10.9.1.2"), "/metadata/labels", labels));
+            stage
+                .proxy
+                .reaches(&format!("{name}.team-a.pod:22"), "10.9.1.2:22")
+                .await;
+        }
+        let mut goes = stage.proxy.connect("out.team-a.pod:22").await.unwrap();
+        let mut stays = stage.proxy.connect("in.team-a.pod:22").await.unwrap();
+        stage.api.allow("pods", false);
+        let narrow = with(
+            stage.settings.clone(),
+            "/allowlist/kubernetes/pods",
+            pods("switchboard.dev/expose=true,team=a"),
+        );
+        stage.reload(&narrow).await;
+        for name in ["out.team-a.pod:22", "in.team-a.pod:22"] {
+            stage.proxy.refuses(name, 503).await;
+        }
+        let (_, page) = stage.proxy.page("/readyz?verbose").await.unwrap();
+        assert!(page.contains("has not listed the pods"), "{page}");
+        // Services follow the cluster, and no tunnel ends.
+        stage.serve("svc-b", "10.9.1.3").await;
+        stage.proxy.reaches("svc-a.team-a:22", "10.9.1.1:22").await;
+        for tunnel in [&mut goes, &mut stays] {
+            tunnel.echo().await.unwrap();
+        }
+        stage.api.allow("pods", true);
+        stage.proxy.reaches("in.team-a.pod:22", "10.9.1.2:22").await;
+        goes.ended().await;
+        stays.echo().await.unwrap();
+        stage.proxy.refuses("out.team-a.pod:22", 403).await;
     });
 }

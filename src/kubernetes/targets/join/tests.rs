@@ -102,6 +102,53 @@ fn a_service_and_its_slices_become_a_target_in_any_order() {
     assert!(cluster.services.is_empty() && cluster.strays.is_empty());
 }
 
+/// A pod with a further name.
+fn named_pod(uid: &str, name: Option<&str>) -> Object {
+    let mut object = pod(uid, &[("10.0.0.1", State::Ready)]);
+    if let Object::Pod(pod) = &mut object {
+        pod.service.annotations.name = name.map(Into::into);
+    }
+    object
+}
+
+#[test]
+fn a_further_name_is_that_of_one_pod_alone_and_of_none_that_is_called_so() {
+    let mut cluster = ClusterObjects::new(policy());
+    let pods = ["a", "b", "box"].map(|pod| Key::of_pod("n", pod));
+    let mut aliases = BTreeMap::new();
+    let mut is_seen = |cluster: &mut ClusterObjects, expected: [Option<&str>; 3], noted: usize| {
+        let updates = cluster.recompute();
+        for change in updates.changes {
+            match change {
+                Change::Set(target) => aliases.insert(target.id, target.rules.alias),
+                Change::Await(id) | Change::Remove(id) => aliases.remove(&id),
+            };
+        }
+        let seen = pods
+            .each_ref()
+            .map(|pod| aliases.get(&pod.target_id()).cloned().flatten());
+        assert_eq!(seen.each_ref().map(Option::as_deref), expected);
+        let is_fault =
+            |notice: &&ServiceNotice| matches!(notice, ServiceNotice::Annotation(_, fault) if *fault.key == *"name");
+        assert_eq!(updates.notices.iter().filter(is_fault).count(), noted, "{expected:?}");
+    };
+    cluster.put(pods[0].clone(), named_pod("1", Some("box")));
+    is_seen(&mut cluster, [Some("box"), None, None], 0);
+    cluster.put(pods[1].clone(), named_pod("2", Some("box")));
+    is_seen(&mut cluster, [None; 3], 2);
+    cluster.remove(Kind::Pod, &pods[0]);
+    is_seen(&mut cluster, [None, Some("box"), None], 0);
+    cluster.put(pods[2].clone(), named_pod("3", Some("box")));
+    is_seen(&mut cluster, [None; 3], 1);
+    cluster.remove(Kind::Pod, &pods[2]);
+    is_seen(&mut cluster, [None, Some("box"), None], 0);
+    cluster.put(pods[1].clone(), named_pod("2", Some("other")));
+    cluster.put(pods[0].clone(), named_pod("1", Some("box")));
+    // That of another namespace is another name.
+    cluster.put(Key::of_pod("m", "c"), named_pod("4", Some("box")));
+    is_seen(&mut cluster, [Some("box"), Some("other"), None], 0);
+}
+
 fn pod(uid: &str, endpoints: &[(&str, State)]) -> Object {
     Object::Pod(Box::new(Pod {
         uid: uid.into(),
@@ -152,7 +199,7 @@ fn no_service_of_a_namespace_takes_the_name_of_a_pod_of_another() {
             .iter()
             .map(|change| match change {
                 Change::Set(target) => target.id.short_name(),
-                Change::Remove(id) => panic!("{id}"),
+                Change::Await(id) | Change::Remove(id) => panic!("{id}"),
             })
             .collect();
         assert_eq!(set, names);
@@ -180,7 +227,7 @@ fn each_pod_with_a_hostname_is_a_target_below_its_service() {
     let changed = |updates: TargetUpdates| -> Vec<_> {
         let changes = updates.changes.into_iter().map(|change| match change {
             Change::Set(target) => (target.id.short_name(), addresses(&target)),
-            Change::Remove(id) => (id.short_name(), Vec::new()),
+            Change::Await(id) | Change::Remove(id) => (id.short_name(), Vec::new()),
         });
         changes.collect()
     };
@@ -260,7 +307,7 @@ fn a_slice_is_found_by_its_name_whatever_it_is_called() {
         let changed = |updates: &TargetUpdates| -> Vec<_> {
             let set = updates.changes.iter().map(|change| match change {
                 Change::Set(target) => (target.id.service.to_string(), target.endpoints.total),
-                Change::Remove(id) => panic!("{id}"),
+                Change::Await(id) | Change::Remove(id) => panic!("{id}"),
             });
             set.collect()
         };
@@ -488,4 +535,5 @@ enum Event {
     Remove(Kind, Key),
     Settle,
     SelectNamespaces(bool),
+    Await(Vec<(Kind, Option<&'static str>)>),
 }

@@ -17,6 +17,8 @@ pub(super) struct SourceState {
     pub(super) is_listed: bool,
     /// The `current` of before its failures; `None` while the API server answers.
     pub(super) unconfirmed: Option<f64>,
+    /// True if a list or watch has failed.
+    pub(super) has_failed: bool,
     /// True if the API server has answered only 403 for at least 10 s.
     pub(super) is_refused: bool,
     /// True if its namespace counts as empty because the API server forbids it.
@@ -32,6 +34,7 @@ impl SourceState {
             current: None,
             is_listed: false,
             unconfirmed: None,
+            has_failed: false,
             is_refused: false,
             is_treated_as_empty: false,
         }

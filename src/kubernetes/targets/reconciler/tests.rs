@@ -177,6 +177,12 @@ impl Stage {
         sources.into_iter().for_each(|source| self.take(source, event(source)));
     }
 
+    /// Takes a slot of a target, and releases it.
+    fn login(&self, name: &str) -> Result<(), RefusalReason> {
+        let target = self.allowlist.find_target(&name.parse().unwrap())?;
+        target.take_slot().map(drop).map_err(|refusal| refusal.reason)
+    }
+
     fn has_endpoint(&self, name: &str) -> bool {
         let target = self.allowlist.find_target(&name.parse().unwrap());
         target.is_ok_and(|target| !target.endpoints().addresses.is_empty())
@@ -432,7 +438,12 @@ async fn what_is_held_survives_a_reload_of_anything_but_its_own_source() {
         stage.take_all_of(0, empty(), empty());
         advance(Duration::from_secs(100)).await;
         let mut stage = stage.reload(&options);
-        assert_eq!(stage.authorize("s7.n:22"), Ok(()), "before its sources are listed");
+        // A namespace that is watched no more is known to be none without a list.
+        let expected = match &*options.namespaces {
+            [only] if **only == *"m" => Err(RefusalReason::NotAllowed),
+            _ => Ok(()),
+        };
+        assert_eq!(stage.authorize("s7.n:22"), expected, "before its sources are listed");
         for source in 0..stage.reconciler.sources.len() {
             stage.take(source, empty());
         }
@@ -498,6 +509,81 @@ impl Stage {
         self.take(first, services);
         self.take(first + 1, slices);
     }
+}
+
+/// Every key that decides which objects are targets, by the objects that a reload of it lists again.
+#[tokio::test]
+async fn a_reload_that_changes_which_services_are_targets_opens_no_tunnel_to_one_before_it_is_listed() {
+    let all = Options::default;
+    let selected = || Options {
+        namespace_selector: Some("a=b".into()),
+        ..all()
+    };
+    let of = |namespaces: &[&str]| Options {
+        namespaces: namespaces.iter().map(|name| (*name).into()).collect(),
+        ..all()
+    };
+    let other = Options {
+        selector: "other=true".into(),
+        ..all()
+    };
+    let prefixed = Options {
+        annotation_prefix: "other.dev/".into(),
+        ..all()
+    };
+    let elsewhere = Options {
+        kubeconfig: Some("/other".into()),
+        ..all()
+    };
+    for (options, listed) in [
+        (other, 0..2),
+        (prefixed, 0..2),
+        (elsewhere, 0..2),
+        (of(&["n"]), 0..2),
+        (selected(), 2..3),
+    ] {
+        let mut stage = stage_of(&all(), None);
+        stage.take_all_of(0, services(2), slices(2));
+        let mut stage = stage.reload(&options);
+        for round in 0..2 {
+            assert_eq!(
+                stage.login("s1.n:22"),
+                Err(RefusalReason::AllowlistNotReady),
+                "{options:?}"
+            );
+            if round == 0 {
+                stage.take(listed.start, Event::Failed(Failure::Forbidden));
+            }
+        }
+        for source in listed {
+            let events = [
+                services(1),
+                slices(1),
+                Event::Listed(vec![(Key::new("", "n"), Some(Object::Namespace))]),
+            ];
+            stage.take(source, events.into_iter().nth(source).unwrap());
+        }
+        assert_eq!(stage.login("s0.n:22"), Ok(()), "{options:?}");
+        let others = match options.namespace_selector {
+            Some(_) => Ok(()),
+            None => Err(RefusalReason::NotAllowed),
+        };
+        assert_eq!(stage.login("s1.n:22"), others, "{options:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_namespace_that_a_reload_adds_delays_no_other_one_whose_targets_follow_the_cluster() {
+    let of = |namespaces: &[&str]| Options {
+        namespaces: namespaces.iter().map(|name| (*name).into()).collect(),
+        ..Options::default()
+    };
+    let mut stage = stage_of(&of(&["n"]), None);
+    stage.take_all_of(0, services(2), slices(2));
+    let mut stage = stage.reload(&of(&["n", "m"]));
+    assert_eq!(stage.login("s1.n:22"), Ok(()));
+    stage.take(0, Event::Deleted((key("s1"), None)));
+    assert_eq!(stage.login("s1.n:22"), Err(RefusalReason::NotAllowed));
 }
 
 mod of_pods;

@@ -27,13 +27,15 @@ fn objects() -> impl Strategy<Value = Object> {
             .prop_map(|(owner, port, endpoints)| Object::Slice(Box::new(slice(owner, port, &endpoints)))),
         (1..3_u16, prop::sample::select(vec!["10.0.0.1", "127.0.0.1"]))
             .prop_map(|(uid, address)| pod(&uid.to_string(), &[(address, State::Ready)])),
+        (1..3_u16, prop::sample::select(vec!["a", "b", "c"]))
+            .prop_map(|(uid, name)| named_pod(&uid.to_string(), Some(name))),
         Just(Object::Namespace),
     ]
 }
 
 /// The key of the pod of that name.
 fn of_pod(key: &Key) -> Key {
-    Key::new(&key.namespace, &format!("{}{}", key.name, TargetId::POD))
+    Key::of_pod(&key.namespace, &key.name)
 }
 
 fn events() -> impl Strategy<Value = Event> {
@@ -44,13 +46,14 @@ fn events() -> impl Strategy<Value = Event> {
             object @ Object::Pod(_) => Event::Put(of_pod(&key), object),
             object @ (Object::Service(_) | Object::Slice(_)) => Event::Put(key, object),
         }),
-        3 => (kinds, keys()).prop_map(|(kind, key)| match kind {
+        3 => (kinds.clone(), keys()).prop_map(|(kind, key)| match kind {
             Kind::Namespace => Event::Remove(kind, Key::new("", &key.namespace)),
             Kind::Pod => Event::Remove(kind, of_pod(&key)),
             Kind::Service | Kind::Slice => Event::Remove(kind, key),
         }),
         2 => Just(Event::Settle),
         1 => any::<bool>().prop_map(Event::SelectNamespaces),
+        1 => prop::collection::vec((kinds, prop::sample::select(vec![None, Some("a")])), 0..3).prop_map(Event::Await),
     ]
 }
 
@@ -60,6 +63,7 @@ fn follow(targets: &mut BTreeMap<TargetId, ServiceTarget>, updates: TargetUpdate
             Change::Set(target) => {
                 targets.insert(target.id.clone(), *target);
             }
+            Change::Await(id) => assert!(targets.contains_key(&id), "{id} is not there"),
             Change::Remove(id) => assert!(targets.remove(&id).is_some(), "{id} was not there"),
         }
     }
@@ -82,12 +86,17 @@ proptest! {
                     cluster.remove(kind, &key);
                 }
                 Event::Settle => follow(&mut targets, cluster.recompute()),
+                Event::Await(lists) => {
+                    let lists = lists.into_iter().map(|(kind, namespace)| (kind, namespace.map(Into::into)));
+                    cluster.await_lists(lists.collect());
+                }
                 Event::SelectNamespaces(selects) => cluster.configure(policy_of(Options {
                     namespace_selector: selects.then(|| "ssh=allowed".into()),
                     ..Options::default()
                 })),
             }
         }
+        cluster.await_lists(Vec::new());
         follow(&mut targets, cluster.recompute());
         let mut rebuilt = ClusterObjects::new(cluster.policy.clone());
         let objects_put: Vec<_> = objects.keys().cloned().collect();

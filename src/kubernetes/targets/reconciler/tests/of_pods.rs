@@ -1,5 +1,7 @@
 //! Pods without a Service: their list delays nobody else's targets, and a pod that is missing in it is not dialled.
 
+use futures_util::FutureExt;
+
 use super::*;
 
 fn with_pods(selector: &str) -> Options {
@@ -37,27 +39,74 @@ fn services_do_not_wait_for_pods_that_the_api_server_forbids_to_read() {
     let mut stage = stage_with_pods();
     assert_eq!(stage.authorize("s0.n:22"), Err(RefusalReason::AllowlistNotReady));
     stage.take(2, Event::Failed(Failure::Forbidden));
-    stage.take(2, Event::Refused);
     assert_eq!(stage.authorize("s0.n:22"), Ok(()));
+    assert_eq!(stage.authorize("s1.n:22"), Err(RefusalReason::AllowlistNotReady));
+    stage.take(2, Event::Refused);
     assert_eq!(stage.authorize("s1.n:22"), Err(RefusalReason::NotAllowed));
+    assert_eq!(stage.reconciler.unlisted().collect::<Vec<_>>(), ["pods"]);
     stage.take(0, Event::Deleted((key("s0"), None)));
     assert_eq!(stage.authorize("s0.n:22"), Err(RefusalReason::NotAllowed));
     stage.take(2, pods(1));
     assert!(stage.has_endpoint("p0.n.pod:22"), "the permission is given");
+    assert_eq!(stage.reconciler.unlisted().count(), 0);
+}
+
+#[test]
+fn services_do_not_wait_for_pods_whose_list_fails_in_any_way() {
+    for failure in [Failure::Connect, Failure::Timeout, Failure::Malformed, Failure::Refused] {
+        let mut stage = stage_with_pods();
+        assert_eq!(stage.authorize("s0.n:22"), Err(RefusalReason::AllowlistNotReady));
+        stage.take(2, Event::Failed(failure));
+        assert_eq!(stage.authorize("s0.n:22"), Ok(()), "{failure:?}");
+        // The name may yet be that of a pod.
+        assert_eq!(stage.authorize("p0.n.pod:22"), Err(RefusalReason::AllowlistNotReady));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn services_do_not_wait_longer_than_10_s_for_a_list_of_pods_without_an_end() {
+    let mut stage = stage_with_pods();
+    advance(Duration::from_secs(9)).await;
+    stage.reconciler.settle();
+    assert_eq!(stage.authorize("s0.n:22"), Err(RefusalReason::AllowlistNotReady));
+    advance(Duration::from_secs(1)).await;
+    stage.reconciler.settle();
+    assert_eq!(stage.authorize("s0.n:22"), Ok(()));
 }
 
 #[tokio::test]
-async fn pods_that_are_not_listed_after_a_reload_keep_their_targets_and_no_other_ones() {
+async fn pods_that_are_not_listed_after_a_reload_keep_their_tunnels_and_get_no_new_one() {
+    for failures in [&[][..], &[Failure::Refused], &[Failure::Forbidden, Failure::Forbidden]] {
+        let mut stage = stage_with_pods();
+        stage.take(2, pods(2));
+        let target = stage.allowlist.find_target(&"p1.n.pod:22".parse().unwrap()).unwrap();
+        let mut stage = stage.reload(&with_pods("a=c"));
+        for failure in failures {
+            stage.take(2, Event::Failed(*failure));
+        }
+        stage.take(0, Event::Deleted((key("s0"), None)));
+        assert_eq!(stage.authorize("s0.n:22"), Err(RefusalReason::NotAllowed));
+        for name in ["p0.n.pod:22", "p1.n.pod:22"] {
+            assert_eq!(stage.login(name), Err(RefusalReason::AllowlistNotReady), "{failures:?}");
+        }
+        assert!(target.removed().now_or_never().is_none(), "its tunnels go on");
+        stage.take(2, pods(1));
+        assert_eq!(stage.login("p0.n.pod:22"), Ok(()));
+        assert_eq!(stage.login("p1.n.pod:22"), Err(RefusalReason::NotAllowed));
+        assert!(target.removed().now_or_never().is_some());
+    }
+}
+
+#[tokio::test]
+async fn pods_that_a_reload_switches_off_are_gone_though_nothing_can_be_listed() {
     let mut stage = stage_with_pods();
-    stage.take(2, pods(2));
-    let mut stage = stage.reload(&with_pods("a=c"));
-    stage.take(2, Event::Failed(Failure::Refused));
-    stage.take(0, Event::Deleted((key("s0"), None)));
-    assert_eq!(stage.authorize("s0.n:22"), Err(RefusalReason::NotAllowed));
-    assert!(stage.has_endpoint("p1.n.pod:22"));
     stage.take(2, pods(1));
-    assert!(stage.has_endpoint("p0.n.pod:22"));
-    assert_eq!(stage.authorize("p1.n.pod:22"), Err(RefusalReason::NotAllowed));
+    let stage = stage.reload(&Options {
+        selector: "other=true".into(),
+        ..Options::default()
+    });
+    assert_eq!(stage.login("p0.n.pod:22"), Err(RefusalReason::NotAllowed));
+    assert_eq!(stage.login("s0.n:22"), Err(RefusalReason::AllowlistNotReady));
 }
 
 #[tokio::test(start_paused = true)]
