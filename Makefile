@@ -39,7 +39,7 @@ test-all: ## Run all tests, before a release: the slow ones, too, and every logi
 test-kubernetes: ## Run the tests that need no faults against a real API server: KUBECONFIG=FILE
 	@test -n "$(KUBECONFIG)" || { echo 'say which cluster: make test-kubernetes KUBECONFIG=FILE' >&2; exit 2; }
 	tests/install-clients iproute2 util-linux
-	SWITCHBOARD_TEST_KUBECONFIG="$(abspath $(KUBECONFIG))" $(CARGO) test --locked --test it -- kubernetes::shapes:: kubernetes::changes:: kubernetes::rights:: kubernetes::permissions:: kubernetes::kinds:: kubernetes::labelled_pods:: kubernetes::writes::a_request_for
+	SWITCHBOARD_TEST_KUBECONFIG="$(abspath $(KUBECONFIG))" $(CARGO) test --locked --test it -- kubernetes::shapes:: kubernetes::changes:: kubernetes::rights:: kubernetes::permissions:: kubernetes::kinds:: kubernetes::labelled_pods:: kubernetes::writes::a_request_for --skip ::measured::
 
 test-restarts: ## Kill a real API server 20 times, and take rights back when it is there again: KUBE=DIR (tests/README.md says what it holds)
 	@test -x "$(KUBE)/up.sh" || { echo 'say how it is started: make test-restarts KUBE=DIR' >&2; exit 2; }

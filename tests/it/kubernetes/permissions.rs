@@ -1,4 +1,4 @@
-//! Three permissions, given and taken back: with a real API server or the fake one.
+//! Permissions, given and taken back: with a real API server or the fake one.
 
 use std::time::Instant;
 
@@ -8,7 +8,7 @@ use super::cluster::{self, Ground};
 use super::objects::{endpoint, pod, role, role_binding, service, slice, with};
 use super::proxy::{Refused, Tunnel, eventually};
 
-/// The Service `web`, which the object `box` owns, with its pod `web-0`.
+/// The Service `web`, which the object `box` owns, with its pod `web-0`, and the pod `bare` of that owner.
 async fn prepare(ground: &Ground) -> String {
     let here = &ground.here;
     let named = with(endpoint("10.9.1.1", "ready"), "/hostname", json!("web-0"));
@@ -16,7 +16,9 @@ async fn prepare(ground: &Ground) -> String {
         .apply(&with(slice(here, "web", &["10.9.1.1"]), "/endpoints", json!([named])))
         .await;
     ground.apply(&owned(ground, "box")).await;
-    ground.apply_pod(&pod(here, "bare", "10.9.1.2")).await;
+    let labels = json!({"switchboard.dev/expose": "true", "switchboard.dev/owner": "box"});
+    let bare = with(pod(here, "bare", "10.9.1.2"), "/metadata/labels", labels);
+    ground.apply_pod(&bare).await;
     let account = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "ci", "namespace": here}});
     ground.apply(&account).await;
     ground.token("ci").await
@@ -108,5 +110,16 @@ fn connect_workspaces_by_the_name_of_the_owner_which_may_change() {
         ground.apply(&owned(ground, "other")).await;
         tunnel.ended().await;
         assert_eq!(login(ground, "web", &token).await.unwrap_err().status, 403);
+    });
+}
+
+#[test]
+fn create_sandboxes_by_the_name_of_the_owner_of_a_pod_without_a_service() {
+    let permission = json!({"verb": "create", "group": "agents.x-k8s.io", "resource": "sandboxes", "name": "owner"});
+    cluster::run_with_permission(&permission, async |ground| {
+        let rule = json!({
+            "apiGroups": ["agents.x-k8s.io"], "resources": ["sandboxes"], "verbs": ["create"], "resourceNames": ["box"],
+        });
+        is_given_and_taken(ground, "bare", rule).await;
     });
 }
