@@ -178,3 +178,48 @@ fn fifty_clients_start_an_object_of_each_kind_by_one_patch() {
         assert_eq!(patches(ground, "started").await, 6.0);
     });
 }
+
+#[test]
+fn a_sandbox_is_started_by_a_first_login_unless_its_owner_has_stopped_it_and_by_no_reconnect() {
+    cluster::run(&settings(), async |ground| {
+        let [(_, resource, _, object, awake), ..] = others();
+        ground.define("Sandbox", resource).await;
+        let asleep = with(object, "/metadata/namespace", json!(ground.here));
+        ground.apply(&asleep).await;
+        let authority = format!("box.{}:22", ground.here);
+        let expose = async |annotations: &[(&str, &str)]| {
+            ground
+                .apply(&annotated(service(&ground.here, "box"), annotations))
+                .await;
+        };
+        let refusal = async |fields: &str| match ground.proxy.connect_with(&authority, fields).await {
+            Ok(_) => String::new(),
+            Err(refused) => refused.phrase,
+        };
+        let session = format!("Switchboard-Session: {}\r\n", "0f".repeat(16));
+        let wake = ("wake", "sandbox/box");
+        expose(&[wake, ("stopped", "true")]).await;
+        for fields in ["", &session] {
+            eventually("it was stopped", async || {
+                refusal(fields).await == "the target was stopped by its owner"
+            })
+            .await;
+        }
+        expose(&[wake]).await;
+        for fields in [&session, "Switchboard-Wake: ?0\r\n"] {
+            eventually("it is not stopped", async || {
+                refusal(fields).await.starts_with("no ready endpoint")
+            })
+            .await;
+        }
+        let still = ground.get(&asleep).await;
+        assert_eq!(still["spec"]["operatingMode"], "Suspended");
+        eventually("a first login starts it", async || {
+            refusal("").await;
+            patches(ground, "started").await == 1.0
+        })
+        .await;
+        let started = ground.get(&asleep).await;
+        assert_eq!(started["spec"]["operatingMode"], awake["operatingMode"]);
+    });
+}
