@@ -32,6 +32,7 @@ use crate::daemon::admin::{self, DrainStatus, Handlers, Routes};
 use crate::daemon::logging::Logs;
 use crate::daemon::readiness::{Condition, Readiness};
 use crate::net::listener;
+use crate::protocol::host_key;
 use crate::protocol::resume::keys::{AgreementKey, CryptoError};
 use crate::protocol::resume::reason::EndReason;
 use crate::tunnel::exposition::{self, raise_to};
@@ -117,7 +118,7 @@ impl Anchor {
         }
         let shared = Arc::new(share(options, own_addr, descriptors, logs)?);
         if let Some(files) = &shared.host_keys {
-            read_host_keys(files);
+            read_host_keys(files, listener.is_some());
         }
         let (readiness, drain_request) = (Readiness::default(), CancellationToken::new());
         let listening = readiness.require("listener");
@@ -165,7 +166,7 @@ impl Anchor {
         let dialer = Arc::clone(&shared.dialer);
         tokio::spawn(async move { dialer.addresses().await });
         if let Some(files) = shared.host_keys.clone() {
-            tokio::spawn(follow_host_keys(files));
+            tokio::spawn(follow_host_keys(files, listener.is_some()));
         }
         drop(self.listening);
         let stopped = async {
@@ -194,10 +195,19 @@ impl Anchor {
     }
 }
 
-/// Reads the files of host keys, and logs why they are not published.
-fn read_host_keys(files: &HostKeyFiles) {
+/// Reads the files of host keys, and logs why they are not published. One that listens sends only those that fit into a line.
+fn read_host_keys(files: &HostKeyFiles, is_listening: bool) {
     match files.reload() {
-        ReloadResult::Loaded => info!("host keys loaded"),
+        ReloadResult::Loaded => {
+            info!("host keys loaded");
+            let keys = files.keys().unwrap_or_default();
+            for key in keys.iter().filter(|key| is_listening && host_key::line(key).is_none()) {
+                let (kind, fingerprint) = (key.kind(), key.fingerprint());
+                warn!(
+                    "a host key is not published at the port: {kind} {fingerprint} does not fit into a line (RFC 4253)"
+                );
+            }
+        }
         ReloadResult::Invalid(faults) => faults
             .iter()
             .for_each(|fault| warn!("a host key is not published: {fault}")),
@@ -207,8 +217,8 @@ fn read_host_keys(files: &HostKeyFiles) {
 }
 
 /// Reads the files of host keys again, for as long as the process runs.
-async fn follow_host_keys(files: HostKeyFiles) {
-    let read = move || read_host_keys(&files);
+async fn follow_host_keys(files: HostKeyFiles, is_listening: bool) {
+    let read = move || read_host_keys(&files, is_listening);
     let report = |error| warn!("the host keys were {error}");
     follow(|| POLL_INTERVAL, &Notify::new(), read, report).await;
 }

@@ -4,6 +4,7 @@
 use std::fs;
 use std::io::{self, Read, Write};
 use std::path::Path;
+use std::time::Duration;
 
 use crate::base::platform;
 pub(crate) use crate::base::platform::open_regular as open;
@@ -61,7 +62,7 @@ pub(crate) fn unreadable(error: &io::Error) -> String {
 pub(crate) fn replace(path: &Path, bytes: &[u8], keeps_attributes: bool) -> io::Result<()> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     // Another program, or one on another host that has the folder, may replace the file now.
-    let beside = path.with_file_name(format!(".{name}.switchboard-{:016x}", random()));
+    let beside = path.with_file_name(format!("{}{:016x}", temporary(&name), random()));
     let written = platform::create_private(&beside).and_then(|mut file| {
         file.write_all(bytes)?;
         if keeps_attributes && path.exists() {
@@ -76,6 +77,32 @@ pub(crate) fn replace(path: &Path, bytes: &[u8], keeps_attributes: bool) -> io::
     }
     written
 }
+
+/// Removes the files beside this one that [`replace`] has left there an hour ago or more, when its process was killed.
+pub(crate) fn remove_left_over(path: &Path) {
+    let prefix = temporary(&path.file_name().unwrap_or_default().to_string_lossy());
+    let is_ours = |entry: &fs::DirEntry| {
+        let name = entry.file_name();
+        let rest = name.to_str().and_then(|name| name.strip_prefix(&prefix));
+        rest.is_some_and(|rest| rest.len() == 16 && rest.bytes().all(|byte| byte.is_ascii_hexdigit()))
+    };
+    let is_old = |entry: &fs::DirEntry| {
+        let modified = entry.metadata().and_then(|metadata| metadata.modified());
+        modified.is_ok_and(|modified| modified.elapsed().is_ok_and(|age| age >= LEFT_OVER))
+    };
+    let entries = path.parent().map(fs::read_dir).into_iter().flatten().flatten();
+    for entry in entries.flatten().filter(|entry| is_ours(entry) && is_old(entry)) {
+        fs::remove_file(entry.path()).unwrap_or_default();
+    }
+}
+
+/// Returns the beginning of the names of the files that replace a file of this name.
+fn temporary(name: &str) -> String {
+    format!(".{name}.switchboard-")
+}
+
+/// The age at which no process writes the file any more.
+const LEFT_OVER: Duration = Duration::from_secs(3600);
 
 #[cfg(test)]
 mod tests {
@@ -131,6 +158,34 @@ mod tests {
             2,
             "nothing is left beside"
         );
+    }
+
+    #[test]
+    fn what_a_killed_process_has_left_is_removed_and_nothing_else() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |name: &str, age: u64| {
+            let file = fs::File::create(folder.path().join(name)).unwrap();
+            file.set_modified(std::time::SystemTime::now() - Duration::from_secs(age))
+                .unwrap();
+        };
+        let kept = [
+            ".file.switchboard-0123456789abcdeg",
+            ".other.switchboard-0123456789abcdef",
+            ".file.swp",
+            "file",
+        ];
+        kept.iter().for_each(|name| write(name, 9999));
+        write(".file.switchboard-0123456789abcdee", 60);
+        write(".file.switchboard-0123456789abcdef", 9999);
+        remove_left_over(&folder.path().join("file"));
+        let mut left: Vec<_> = fs::read_dir(folder.path())
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name())
+            .collect();
+        left.sort();
+        assert_eq!(left.len(), 5, "{left:?}");
+        assert!(!left.contains(&".file.switchboard-0123456789abcdef".into()));
+        remove_left_over(&folder.path().join("missing/file"));
     }
 
     #[test]

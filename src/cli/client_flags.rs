@@ -67,6 +67,7 @@ impl ClientFlags {
             session,
             wait: None,
             verbose: false,
+            output: client::UserOutput::default(),
             no_wake: own.no_wake || entry.no_wake,
         })
     }

@@ -17,7 +17,7 @@ use super::connect::stdio::Stdio;
 use super::connect::{in_band, report, runtime};
 use super::known_hosts::{self, HostKeyOutput};
 use super::options::{Options, resumption};
-use super::stderr::{MAX_LINE, UserOutput, last_line};
+use super::stderr::{MAX_LINE, UserOutput, last_line, line};
 use crate::base::text::{chain, printable};
 use crate::protocol::host_key::PublishedKeys;
 use crate::uplink;
@@ -90,8 +90,12 @@ async fn check(options: &Options, access: &mut ProxyAccess) -> (Result<String, S
 async fn identify(mut options: Options, access: &mut ProxyAccess) -> Result<String, String> {
     let remark = Arc::new(Mutex::new(resumption(options.session.is_some(), false).to_owned()));
     let kept = Arc::clone(&remark);
-    if let Some(settings) = &mut options.session {
-        settings.output = UserOutput(Arc::new(move |line| *kept.lock() = line.to_owned()));
+    if options.session.is_some() {
+        let remarks = [true, false].map(|has_anchor| resumption(true, has_anchor));
+        options.output = UserOutput(Arc::new(move |text| match remarks.contains(&text) {
+            true => *kept.lock() = text.to_owned(),
+            false => line(text),
+        }));
         options.verbose = true;
     }
     let (mut ssh, stdio) = duplex(MAX_PREFACE);

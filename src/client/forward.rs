@@ -106,10 +106,8 @@ struct Service {
 impl Service {
     /// Accepts connections until it is cancelled.
     async fn accept(self, listener: TcpListener, mut options: Options) {
-        if let Some(session) = &mut options.session {
-            let (target, user) = (options.target.clone(), self.user.clone());
-            session.output = UserOutput(Arc::new(move |line| (user.0)(&format!("{target}: {line}"))));
-        }
+        let (target, user) = (options.target.clone(), self.user.clone());
+        options.output = UserOutput(Arc::new(move |line| (user.0)(&format!("{target}: {line}"))));
         let login = CachedLogin::default();
         loop {
             let stream = match listener.accept().await {
@@ -144,6 +142,10 @@ pub(super) async fn serve(
     exit: ExitSignals,
     user: &UserOutput,
 ) {
+    // A program that looks for open ports sends nothing: no credential plugin is run for it.
+    if let Ok(Ok(0) | Err(_)) = timeout(FIRST_BYTE_TIMEOUT, stream.peek(&mut [0])).await {
+        return;
+    }
     // Without it keystrokes wait for an acknowledgement; the connection works.
     stream.set_nodelay(true).unwrap_or_default();
     let (stdin, stdout) = stream.into_split();
@@ -203,6 +205,8 @@ fn bounded() -> UserOutput {
 const MAX_CONNECTIONS: u32 = 100;
 /// The pause after a failed accept, such as one without a free descriptor.
 const ACCEPT_INTERVAL: Duration = Duration::from_millis(100);
+/// The wait for the first byte of a program, which most SSH clients send at once. Others wait for the server's.
+const FIRST_BYTE_TIMEOUT: Duration = Duration::from_secs(1);
 /// After a signal: the time for connections to end by themselves.
 const END_TIMEOUT: Duration = Duration::from_secs(4);
 /// The time for anchors to learn that sessions are over.

@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::path::{self, Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-use super::stderr;
+use super::stderr::UserOutput;
 use super::user_file::{PUBLISHED_FILE, lock, make_folder, read, replace};
 use crate::base::{file, platform};
 use crate::protocol::host_key::{HostKey, PublishedKeys};
@@ -107,8 +107,8 @@ impl KnownHosts {
         self.names.iter().any(|own| own == name).then_some(key)
     }
 
-    /// Returns whether a name has a key, or may have one: in the text of the file, or in a file of the user or of the system, which
-    /// cannot be searched without ssh-keygen.
+    /// Returns whether a name has a key, or may have one: in the text of the file, or in a file that ssh reads for the target,
+    /// which cannot be searched without ssh-keygen.
     fn knows(&self, text: &[u8], name: &str) -> bool {
         let lines = text.split_inclusive(|&byte| byte == b'\n');
         let mut names = lines.filter_map(marked).map(|(name, _)| name);
@@ -117,7 +117,33 @@ impl KnownHosts {
         let is_found = |file: &PathBuf| {
             file.try_exists().unwrap_or(true) && find(name, file).is_none_or(|found| found.status.success())
         };
-        names.any(|known| known == name) || others.iter().chain([&self.file]).any(is_found)
+        names.any(|known| known == name)
+            || others.iter().chain([&self.file]).any(is_found)
+            || self.files_of_ssh().is_none_or(|files| files.iter().any(is_found))
+    }
+
+    /// Returns the files in which ssh looks the target up by its own configuration; none without a program ssh. `None` if they
+    /// cannot be known: `ssh -G` fails, or a path has a space.
+    fn files_of_ssh(&self) -> Option<Vec<PathBuf>> {
+        let name = self.names.first()?;
+        let with_port = name.strip_prefix('[').and_then(|rest| rest.split_once("]:"));
+        let (host, port) = with_port.unwrap_or((name, "22"));
+        let asked = Command::new("ssh")
+            .args(["-G", "-p", port, "--", host])
+            .stdin(Stdio::null())
+            .output();
+        let Ok(asked) = asked else {
+            return Some(Vec::new());
+        };
+        let text = String::from_utf8_lossy(&asked.stdout);
+        let of_line = |line: &str| {
+            let (keyword, paths) = line.split_once(' ')?;
+            let is_meant = matches!(keyword, "userknownhostsfile" | "globalknownhostsfile");
+            is_meant.then(|| paths.split(' ').map(PathBuf::from).collect::<Vec<_>>())
+        };
+        let files = text.lines().filter_map(of_line).flatten().filter(|path| path != "none");
+        let files: Vec<_> = files.collect();
+        (asked.status.success() && files.iter().all(|path| path.is_absolute())).then_some(files)
     }
 
     /// Returns a sentence about a known key that is published no more, unless other keys are.
@@ -142,8 +168,13 @@ impl KnownHosts {
 
 /// Passes published keys on before ssh asks for them. A failure is one warning: ssh then decides without them.
 /// Keys that are not authenticated are added only for names without any, and are printed nowhere.
-pub(super) async fn publish(output: Option<&HostKeyOutput>, published: PublishedKeys, is_authenticated: bool) {
-    let known = match output.cloned() {
+pub(super) async fn publish(
+    host_keys: Option<&HostKeyOutput>,
+    user: &UserOutput,
+    published: PublishedKeys,
+    is_authenticated: bool,
+) {
+    let known = match host_keys.cloned() {
         Some(HostKeyOutput::File(known)) if !published.keys.is_empty() => known,
         Some(HostKeyOutput::Memory(memory)) if !published.keys.is_empty() && is_authenticated => {
             *memory.lock() = Some(published);
@@ -161,7 +192,7 @@ pub(super) async fn publish(output: Option<&HostKeyOutput>, published: Published
         )),
     };
     if let Some(line) = line {
-        stderr::line(&line);
+        (user.0)(&line);
     }
 }
 

@@ -23,6 +23,8 @@ pub struct Options {
     pub wait: Option<Duration>,
     /// True if a failure goes to stderr, too, when it was reported to ssh in band.
     pub verbose: bool,
+    /// The messages to the user while the tunnel is open or waited for.
+    pub output: UserOutput,
     /// True if the proxy is to start no workload for the tunnel.
     pub no_wake: bool,
     /// The receiver of the target's host keys; `None` if the proxy is not asked for them.
@@ -40,8 +42,6 @@ pub struct Settings {
     pub grace: Duration,
     /// The wall clock, by which a sleep of the host is noticed.
     pub clock: fn() -> SystemTime,
-    /// The messages to the user about a connection that is lost for a while.
-    pub output: UserOutput,
 }
 
 impl Default for Settings {
@@ -52,7 +52,6 @@ impl Default for Settings {
             timing,
             grace: GRACE,
             clock: SystemTime::now,
-            output: UserOutput::default(),
         }
     }
 }

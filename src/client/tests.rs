@@ -121,6 +121,7 @@ impl Proxy {
             session: None,
             wait: None,
             verbose: false,
+            output: UserOutput::default(),
             no_wake: false,
             host_keys: None,
         }

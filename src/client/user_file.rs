@@ -47,7 +47,10 @@ pub(super) fn replace(path: PathBuf, text: &[u8], changed: &mut Vec<PathBuf>) ->
         true => fs::canonicalize(&path),
         false => Ok(path.clone()),
     };
-    let replaced = real.and_then(|real| file::replace(&real, text, true));
+    let replaced = real.and_then(|real| {
+        file::remove_left_over(&real);
+        file::replace(&real, text, true)
+    });
     replaced.with_context(|| format!("cannot write {}", path.display()))?;
     changed.push(path);
     Ok(())

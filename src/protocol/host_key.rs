@@ -274,8 +274,13 @@ impl FromStr for PublishedKeys {
 /// Returns the lines by which an anchor that listens publishes keys before it announces itself (RFC 4253 section 4.2):
 /// those that fit into one, which RSA keys do not.
 pub fn lines(keys: &HostKeys) -> String {
-    let lines = keys.iter().map(|key| format!("{LINE}{key}\r\n"));
-    lines.filter(|line| line.len() <= MAX_LINE).collect()
+    keys.iter().filter_map(line).collect()
+}
+
+/// Returns the line of a key; `None` if it does not fit.
+pub fn line(key: &HostKey) -> Option<String> {
+    let line = format!("{LINE}{key}\r\n");
+    (line.len() <= MAX_LINE).then_some(line)
 }
 
 /// Returns whether this is one of those [`lines`], without its end.

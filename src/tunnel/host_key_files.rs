@@ -91,3 +91,21 @@ pub const POLL_INTERVAL: Duration = Duration::from_secs(10);
 const SETTLING: Duration = Duration::from_millis(20);
 /// In bytes: more than the keys that a target may have, with comments.
 const MAX_FILE_BYTES: u64 = 64 << 10;
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn a_fifo_is_a_fault_and_is_not_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("key.pub");
+        assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
+        let files: HostKeyFiles = [path.clone()].into_iter().collect();
+        let fault = format!("{}: it is a FIFO, not a regular file", path.display());
+        assert_eq!(files.reload(), ReloadResult::Invalid(vec![fault]));
+        assert_eq!(files.keys(), None);
+    }
+}

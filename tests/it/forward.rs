@@ -8,7 +8,8 @@ use rustix::process::Signal;
 
 use crate::harness::eventually;
 use crate::harness::peer::Peer;
-use crate::harness::process::Process;
+use crate::harness::ports::Ports;
+use crate::harness::process::{Process, Server, Settings};
 use crate::harness::target::Echo;
 use crate::openssh::clients::{SWITCHBOARD, ours};
 use crate::openssh::login::{CLOSED, HOST, Login, PORT, noise};
@@ -245,4 +246,44 @@ fn further_connections_wait_for_one_that_ends() {
         (forward.process.exit_status(), forward.process.stderr.rest()),
         (0, Vec::new())
     );
+}
+
+#[test]
+fn a_program_that_only_looks_for_open_ports_costs_no_login() {
+    let settings = Settings::new(
+        "listen: \"127.0.0.1:0\"\nallowlist: {static: [{name: \"a:22\", addresses: [\"127.0.0.1:1\"]}]}\n",
+    );
+    let server = Server::with(&settings);
+    let forward = Forward::start(server.public(), &["a"]);
+    let accepted = || server.scrape().value("connections_accepted_total");
+    for _ in 0..5 {
+        let mut client = Peer::connect(forward.ports[0]);
+        client.finish();
+        assert_eq!(client.rest(), b"");
+    }
+    assert_eq!(accepted(), 0.0);
+    let mut client = Peer::connect(forward.ports[0]);
+    client.send("SSH-2.0-x\r\n");
+    client.read_past("SSH-");
+    assert_eq!(accepted(), 1.0);
+    // One that waits for the server's first byte gets it.
+    Peer::connect(forward.ports[0]).read_past("SSH-");
+    assert_eq!(accepted(), 2.0);
+}
+
+#[test]
+fn the_block_of_a_port_has_the_canonical_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = folder.path().join("config");
+    let write = format!("--write={}", config.display());
+    let _forward = Forward::start(
+        "127.0.0.1:1".parse().unwrap(),
+        &["DevBox.Team-A.", &write, "--known-hosts=none"],
+    );
+    let block = eventually("the block is written", || {
+        let mut files = std::fs::read_dir(folder.path().join("switchboard.d")).ok()?.flatten();
+        std::fs::read_to_string(files.next()?.path()).ok()
+    });
+    let lines = ["\nHost devbox.team-a-local\n", "\n    HostKeyAlias devbox.team-a\n"];
+    assert!(lines.iter().all(|line| block.contains(line)), "{block}");
 }

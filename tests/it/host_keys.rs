@@ -13,7 +13,7 @@ use crate::dial_in::DialledIn;
 use crate::harness::authority::Authority;
 use crate::harness::peer::Peer;
 use crate::harness::ports::Ports;
-use crate::harness::process::{Server, Settings};
+use crate::harness::process::{self, Process, Server, Settings};
 use crate::harness::{CONFIRMATION, eventually};
 use crate::http2;
 use crate::identities::LINE;
@@ -396,3 +396,114 @@ fn a_file_that_cannot_be_written_is_one_warning_and_the_login_goes_on() {
 }
 
 const HOST: &str = "devbox.team-a.svc.cluster.local";
+
+#[test]
+fn the_keys_of_all_anchors_of_a_target_are_published_together() {
+    let world = World::new(|folder, _| Parts {
+        target: "dials_in: {users: [alice]}".to_owned(),
+        more: format!("access: {{users: {{file: {}}}}}\n", folder.join("users").display()),
+        ..Parts::default()
+    });
+    make_key(&world.path("other"));
+    let url = format!("http://alice:correct@{}", world.server.public());
+    let keys = ["host_key.pub", "other.pub"].map(|name| world.path(name).display().to_string());
+    let _anchors = keys
+        .each_ref()
+        .map(|key| DialledIn::start_with(&url, &format!("{HOST}:22"), world.sshd.address, &["--host-keys", key]));
+    eventually("both register", || {
+        let registered = "anchor_registrations_total{result=\"registered\"}";
+        (world.server.scrape().value(registered) == 2.0).then_some(())
+    });
+    let [proxy, ca] = world.proxy("https");
+    let shown = world.run(world.ours(&["known-hosts", &proxy, &ca, HOST])).succeeded();
+    let mut shown: Vec<_> = shown.stdout.lines().collect();
+    shown.sort_unstable();
+    let mut expected = keys.map(|key| {
+        let text = fs::read_to_string(key).unwrap();
+        format!(
+            "{HOST} {}",
+            text.split(' ').take(2).collect::<Vec<_>>().join(" ").trim()
+        )
+    });
+    expected.sort_unstable();
+    assert_eq!(shown, expected);
+}
+
+/// A program that connects again and again, such as one that looks whether a host is up.
+#[test]
+fn the_warnings_of_many_connections_to_a_port_are_bounded() {
+    let world = World::of_files();
+    fs::write(world.path("file"), "").unwrap();
+    let [proxy, ca] = world.proxy("https");
+    let known_hosts = format!("--known-hosts={}", world.path("file/below").display());
+    let mut process = Process::spawn(world.ours(&["forward", &proxy, &ca, &known_hosts, HOST]));
+    let line = process.stdout.next().unwrap();
+    let port = line.split(' ').nth(2).unwrap().parse().unwrap();
+    for _ in 0..30 {
+        let mut client = Peer::connect(port);
+        client.send("SSH-2.0-x\r\n");
+        client.read_past("SSH-2.0-");
+    }
+    process.signal(Signal::TERM);
+    let lines = process.stderr.rest();
+    let warned = lines
+        .iter()
+        .filter(|line| line.contains("the published host keys are not written"));
+    assert_eq!(warned.count(), 20, "{lines:#?}");
+}
+
+#[test]
+fn an_anchor_that_listens_names_the_key_that_fits_into_no_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let key = folder.path().join("rsa");
+    let mut keygen = quiet(program("ssh-keygen", "openssh-client"));
+    keygen.args(["-q", "-t", "rsa", "-b", "2048", "-N", "", "-f"]).arg(&key);
+    run(&mut keygen, b"", folder.path(), PATIENCE).succeeded();
+    let public = key.with_extension("pub");
+    let arguments = [
+        "anchor",
+        "--listen=127.0.0.1:0",
+        "--to=127.0.0.1:22",
+        "--host-keys",
+        public.to_str().unwrap(),
+    ];
+    let mut anchor = Process::spawn(process::anchor(&arguments));
+    let line = anchor.stderr.find("a host key is not published at the port");
+    assert!(
+        line.contains(&format!("ssh-rsa {} does not fit into a line", fingerprint(&public))),
+        "{line}"
+    );
+}
+
+#[test]
+fn keys_that_are_not_authenticated_are_not_added_where_a_file_of_the_users_own_has_one() {
+    let mut anchor = None;
+    let world = World::new(|folder, sshd| {
+        let key = folder.join("host_key.pub").display().to_string();
+        let listening = anchor.insert(Anchor::start(sshd.address, &["--host-keys", &key]));
+        Parts {
+            target: format!("addresses: [\"{}\"]", listening.address()),
+            ..Parts::default()
+        }
+    });
+    world.install(&[]);
+    make_key(&world.path("other"));
+    let other = fs::read_to_string(world.path("other.pub")).unwrap();
+    let own = world.path("own_known_hosts");
+    fs::write(&own, format!("{HOST} {other}")).unwrap();
+    // As ssh says for a user whose configuration names that file: the test's own is not where ssh looks for it.
+    let program = world.path("ssh");
+    fs::write(
+        &program,
+        format!("#!/bin/sh\necho 'userknownhostsfile {}'\n", own.display()),
+    )
+    .unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    let path = format!("{}:{}", world.path("").display(), std::env::var("PATH").unwrap());
+    let [proxy, ca] = world.proxy("https");
+    let mut connect = world.ours(&["connect", &proxy, &ca, &format!("{HOST}:22")]);
+    connect.env("PATH", path);
+    let ended = run(&mut connect, b"SSH-2.0-x\r\n", world.folder.path(), PATIENCE);
+    assert!(ended.stdout.starts_with("SSH-2.0-"), "{ended}");
+    assert_eq!(world.published(), "");
+}

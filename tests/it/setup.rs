@@ -2,6 +2,7 @@
 
 mod check;
 mod installed;
+mod known_hosts;
 mod settings;
 mod shared;
 

@@ -44,7 +44,7 @@ pub(in crate::client) async fn open(
         |published: &PublishedKeys| published.source == KeySource::Anchor && published.keys.is_empty();
     let takes_anchor_keys = published.as_ref().is_some_and(is_left_to_anchor);
     if let Some(published) = published {
-        known_hosts::publish(options.host_keys.as_ref(), published, true).await;
+        known_hosts::publish(options.host_keys.as_ref(), &options.output, published, true).await;
     }
     let (stream, early) = (opened.stream, opened.agreement.early);
     let (stream, early) = match opened.agreement.end_marker {

@@ -8,7 +8,7 @@ use super::attempt;
 use super::attempt::Tunnel;
 use crate::base::text::printable;
 use crate::client::options::Options;
-use crate::client::stderr::{self, MAX_LINE};
+use crate::client::stderr::MAX_LINE;
 use crate::uplink::credential_cache::CachedLogin;
 use crate::uplink::dial::dialer::ProxyDialer;
 use crate::uplink::error::ClientError;
@@ -35,7 +35,7 @@ pub(in crate::client) async fn open(
             starts_by.get_or_insert(Instant::now() + left + GRACE);
             // The proxy holds each request, so the line comes about every ten seconds.
             let (target, waited, left) = (&options.target, began.elapsed().as_secs(), left.as_secs());
-            stderr::line(&format!("{target} is starting: waited {waited} s, {left} s left"));
+            (options.output.0)(&format!("{target} is starting: waited {waited} s, {left} s left"));
             sleep(MIN_PAUSE).await;
             continue;
         }
@@ -48,7 +48,7 @@ pub(in crate::client) async fn open(
         }
         if options.verbose || !is_told {
             is_told = true;
-            stderr::line(&format!("{}: waiting", printable(&refusal.to_string(), MAX_LINE)));
+            (options.output.0)(&format!("{}: waiting", printable(&refusal.to_string(), MAX_LINE)));
         }
         sleep(pause).await;
     }

@@ -15,7 +15,6 @@ use super::{relay, retry_after};
 use crate::base::authority::Authority;
 use crate::client::known_hosts;
 use crate::client::options::{Options, resumption};
-use crate::client::stderr;
 use crate::uplink::credential_cache::CachedLogin;
 use crate::uplink::dial::deadline::Step;
 use crate::uplink::dial::dialer::ProxyDialer;
@@ -58,7 +57,7 @@ where
     // A person at a terminal is not ssh.
     let Some(settings) = options.session.as_ref().filter(|_| !stdio.interactive) else {
         if options.verbose && !stdio.interactive {
-            stderr::line(resumption(false, false));
+            (options.output.0)(resumption(false, false));
         }
         let relayed = Box::pin(relay::relay(stream, early, stdio));
         return unless_interrupted(exit, relayed).await.map(drop);
@@ -68,7 +67,7 @@ where
         _ = exit.requested(ExitRequest::Immediate) => return Ok(()),
     };
     if takes_anchor_keys {
-        known_hosts::publish(options.host_keys.as_ref(), found.host_keys(), false).await;
+        known_hosts::publish(options.host_keys.as_ref(), &options.output, found.host_keys(), false).await;
     }
     let has_anchor = match &found {
         FarEnd::Anchor { .. } => Some(true),
@@ -76,7 +75,7 @@ where
         FarEnd::Broken { .. } => None,
     };
     if let Some(has_anchor) = has_anchor.filter(|_| options.verbose) {
-        (settings.output.0)(resumption(true, has_anchor));
+        (options.output.0)(resumption(true, has_anchor));
     }
     match found {
         FarEnd::Plain { stream, bytes } => {

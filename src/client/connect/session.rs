@@ -116,7 +116,7 @@ where
             looked_at: (settings.clock)(),
             moved: (0, (settings.clock)()),
             dialer: ProxyDialer::default(),
-            report: OutageReporter::new(settings.output.clone(), options.uplink.proxy.host()),
+            report: OutageReporter::new(options.output.clone(), options.uplink.proxy.host()),
             backoff: Backoff::default(),
             delivered: 0,
             next_look: Instant::now(),

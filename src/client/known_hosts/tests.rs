@@ -82,6 +82,11 @@ fn a_key_more_or_of_another_type_is_no_change() {
     assert_eq!(update(&[FIRST]), None);
     assert_eq!(update(&[ecdsa, FIRST]), None);
     assert_eq!(update(&[FIRST]), None);
+    let text = fs::read_to_string(&known.file).unwrap();
+    assert!(
+        !text.contains("ecdsa"),
+        "a key that is withdrawn beside others is removed: {text}"
+    );
     assert!(update(&[ecdsa]).unwrap().contains("(ecdsa-sha2-nistp256)"));
 }
 

@@ -66,17 +66,31 @@ impl ConfigPaths {
     pub fn known_hosts(&self, hosts: &[String], published: &str) -> anyhow::Result<Option<Vec<String>>> {
         let mut all = self.published_files();
         all.extend(["none", published].map(str::to_owned));
+        // ssh has expanded `~`, and a home with a space would be two paths.
+        let folder = Self::of_user().map(|own| own.config.with_file_name(""));
+        let folder = folder.map(|folder| format!(" {}", folder.display()));
         let own = |settings: String| {
             let mut text = format!(" {}", value(&settings, "userknownhostsfile").unwrap_or_default());
+            if let Some(folder) = folder.as_ref().filter(|folder| folder.trim_start().contains(' ')) {
+                text = text.replace(folder.as_str(), " ~/.ssh/");
+            }
             while let Some(end) = all.iter().find(|file| text.ends_with(&format!(" {file}"))) {
                 text.truncate(text.len() - end.len() - 1);
             }
             text
         };
+        // Every second one is asked for with another port and user: a token would have another value there.
         let other = ["-p", "2", "-l", "switchboard"].map(OsStr::new);
-        let arguments = hosts.iter().flat_map(|host| [(host, &[][..]), (host, &other)]);
-        let answers = arguments.filter_map(|(host, arguments)| Some(own(self.settings(host, arguments)?.ok()?)));
-        let mut answers: Vec<_> = answers.collect();
+        let again = hosts.first().filter(|_| hosts.len() == 1);
+        let arguments = [&[][..], &other].into_iter().cycle();
+        let mut answers = Vec::new();
+        for (host, arguments) in hosts.iter().chain(again).zip(arguments) {
+            match self.settings(host, arguments) {
+                Some(Ok(settings)) => answers.push(own(settings)),
+                Some(Err(error)) => bail!("ssh does not say its UserKnownHostsFile for {host}: {error}"),
+                None => return Ok(None),
+            }
+        }
         answers.dedup();
         let Some(first) = answers.first() else {
             return Ok(None);
@@ -99,6 +113,7 @@ impl ConfigPaths {
     fn published_files(&self) -> Vec<String> {
         let entries = fs::read_dir(self.folder()).into_iter().flatten().flatten();
         let mut texts: Vec<_> = entries.filter_map(|entry| read(&entry.path()).ok()).collect();
+        texts.retain(|text| text.starts_with(HEADER.as_bytes()));
         let config = read(&self.config).unwrap_or_default();
         let config = String::from_utf8_lossy(&config).into_owned();
         let inline = config.split(BEGIN).skip(1).filter_map(|rest| rest.split(END).next());
@@ -150,6 +165,14 @@ impl ConfigPaths {
             || format!("`Include {pattern}` is still missing before all Host lines, while the block is written");
         replace(self.config.clone(), &config, &mut changed).with_context(by_hand)?;
         Ok(changed)
+    }
+
+    /// Returns the text of the file of these names; empty if there is none.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub(super) fn block(&self, names: &[String]) -> anyhow::Result<String> {
+        Ok(String::from_utf8_lossy(&read(&self.file(names)?)?).into_owned())
     }
 
     /// Removes the block of these names, and with the last one the Include. Returns the files that have changed.

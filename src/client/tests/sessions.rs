@@ -46,16 +46,14 @@ impl Rig {
     }
 
     fn settings(&self) -> Settings {
-        let output = Arc::clone(&self.output);
-        Settings {
-            output: UserOutput(Arc::new(move |line| output.lock().push(line.to_owned()))),
-            ..Settings::default()
-        }
+        Settings::default()
     }
 
     fn options(&self, options: Options) -> Options {
+        let output = Arc::clone(&self.output);
         Options {
             session: Some(self.settings()),
+            output: UserOutput(Arc::new(move |line| output.lock().push(line.to_owned()))),
             ..options
         }
     }
