@@ -3,6 +3,7 @@
 mod abandoned;
 mod anchor;
 mod caps;
+mod clients;
 mod dead_path;
 mod ended;
 mod faults;
@@ -165,11 +166,17 @@ pub(crate) struct Shell {
 impl Shell {
     /// Has this `ssh` run a shell, and waits for an answer.
     pub(crate) fn start(mut ssh: Command) -> Self {
-        ssh.args(["-T", HOST, "sh"])
+        ssh.args(["-T", HOST, "sh"]);
+        Self::of(ssh)
+    }
+
+    /// The same for a command that runs a shell.
+    fn of(mut command: Command) -> Self {
+        command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
-        let mut process = Process::start(&mut ssh);
+        let mut process = Process::start(&mut command);
         let stdout = Lines::of(process.child().stdout.take().unwrap());
         let stderr = Lines::of(process.child().stderr.take().unwrap());
         let mut shell = Self {
