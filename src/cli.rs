@@ -15,7 +15,7 @@ mod completions;
 mod config;
 mod connect;
 mod forward;
-mod known_hosts;
+mod names;
 mod output;
 #[cfg(feature = "server")]
 mod server;
@@ -27,7 +27,8 @@ use self::completions::{Completions, Manual};
 use self::config::{CONFIG_EXAMPLE, ConfigFlags};
 use self::connect::{CONNECT_EXAMPLE, Connect};
 use self::forward::{FORWARD_EXAMPLE, Forward};
-use self::known_hosts::{KNOWN_HOSTS_EXAMPLE, KnownHostsFlags};
+use self::names::known_hosts::{self, KNOWN_HOSTS_EXAMPLE, KnownHostsFlags};
+use self::names::ls::{self, LS_EXAMPLE, LsFlags};
 use self::output::{USAGE, to_stderr};
 use self::usage_error::usage_error;
 
@@ -46,6 +47,7 @@ pub(crate) fn run() -> ExitCode {
         Task::Connect(options) => connect::connect(*options, given()),
         Task::Forward(options) => forward::forward(*options, given()),
         Task::KnownHosts(flags) => known_hosts::known_hosts(*flags, given()),
+        Task::Ls(flags) => ls::ls(*flags, given()),
         #[cfg(not(feature = "server"))]
         Task::Check(options) => client_check::check(options),
         Task::Ticket(options) => ticket::make(&options),
@@ -101,6 +103,9 @@ enum Task {
     /// Print the host keys that the proxy publishes for names, as lines of known_hosts
     #[command(after_help = KNOWN_HOSTS_EXAMPLE)]
     KnownHosts(Box<KnownHostsFlags>),
+    /// List the names that you may reach through the proxy
+    #[command(after_help = LS_EXAMPLE)]
+    Ls(Box<LsFlags>),
     /// Report all faults of the client's file, and of the files that it names
     #[cfg(not(feature = "server"))]
     #[command(after_help = client_check::CHECK_EXAMPLE)]

@@ -1,10 +1,11 @@
-//! The programs of users: `connect`, which is the ProxyCommand, `forward`, `config`, `known-hosts`, and `ticket`.
+//! The programs of users: `connect`, which is the ProxyCommand, `forward`, `config`, `known-hosts`, `ls`, and `ticket`.
 
 pub mod check;
 pub mod configuration;
 mod connect;
 pub mod forward;
 pub mod known_hosts;
+pub mod listing;
 mod options;
 pub mod proxy_settings;
 pub mod ssh_config;

@@ -1,8 +1,9 @@
-//! Protocols that several programs share: sessions, registrations, tickets, JWTs, notices, phrases, SSH disconnects.
+//! Protocols that several programs share: sessions, registrations, listings, tickets, JWTs, notices, phrases, SSH disconnects.
 
 pub(crate) mod end_notice;
 pub mod host_key;
 pub mod jwt;
+pub mod listing;
 pub mod phrase;
 pub mod registration;
 pub mod resume;

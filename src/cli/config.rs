@@ -143,7 +143,7 @@ fn alias(text: &str) -> Result<(String, String), &'static str> {
 }
 
 /// Returns a name that matches a pattern.
-fn example(pattern: &str) -> String {
+pub(super) fn example(pattern: &str) -> String {
     pattern.replace('*', "switchboard").replace('?', "x")
 }
 

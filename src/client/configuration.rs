@@ -240,7 +240,7 @@ fn warn_of_doubts(entries: &[ProxySettings], field: &Field<'_>, is_exposed: bool
 }
 
 /// Returns whether a host matches patterns as in ssh_config(5): at least one of them, and none with `!`.
-fn is_among(host: &str, patterns: &[String]) -> bool {
+pub(super) fn is_among(host: &str, patterns: &[String]) -> bool {
     let host = host.trim_end_matches('.');
     let matches = |pattern: &str| is_match(host, pattern);
     let mut excluded = patterns.iter().filter_map(|pattern| pattern.strip_prefix('!'));

@@ -2,8 +2,10 @@
 
 mod block;
 mod install;
+mod names;
 mod quoting;
 
 pub use self::block::{Block, Route};
 pub use self::install::{ConfigPaths, installed};
+pub use self::names::HostNames;
 pub use self::quoting::System;

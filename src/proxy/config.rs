@@ -49,6 +49,8 @@ pub struct Config {
     pub anchors: Option<anchors::Options>,
     /// True if the host keys of anchors are sent to clients.
     pub anchor_keys: bool,
+    /// True if users may list the names that they may reach.
+    pub lists_names: bool,
     /// The targets of the configuration, each with a name of its own.
     pub targets: Vec<StaticTarget>,
     /// The cluster with further targets, if there is one.
@@ -102,6 +104,7 @@ impl Config {
             access_kubeconfig: _,
             anchors,
             anchor_keys: _,
+            lists_names: _,
             targets: _,
             cluster: _,
             limits: _,

@@ -24,7 +24,7 @@ use crate::policy::access::Mode;
 use crate::policy::allowlist::{Endpoints, Target, WakeResult};
 use crate::protocol::host_key::{HostKeys, KeySource, PublishedKeys};
 use crate::proxy::anchors::{AnchorStream, DialTimeouts};
-use crate::proxy::http::{ConnectRequest, CredentialPolicy, Exchange, HostKeysField, Purpose};
+use crate::proxy::http::{ConnectRequest, CredentialPolicy, Exchange, HostKeysField, Purpose, RequestHead};
 use crate::tunnel::dial::{self, DialError};
 use crate::tunnel::http2;
 use crate::tunnel::limits::queue::QueueTimeouts;
@@ -35,6 +35,7 @@ use crate::tunnel::stream::Stream;
 
 mod authorize;
 mod in_band;
+mod listing;
 mod negotiate;
 mod pending;
 mod record;
@@ -149,7 +150,14 @@ async fn serve_request<'a>(mut exchange: Exchange, mut pending: PendingRequest<'
         Mode::Open => CredentialPolicy::Ignored,
         Mode::Report | Mode::Enforce => CredentialPolicy::Read,
     };
-    let request = pending.step(exchange.read_head(credentials)).await;
+    let request = match pending.step(exchange.read_head(credentials)).await {
+        Ok(RequestHead::Listing(request)) => {
+            boxed(listing::answer(exchange, request, pending)).await;
+            return None;
+        }
+        Ok(RequestHead::Connect(request)) => Ok(request),
+        Err(refusal) => Err(refusal),
+    };
     let wants_keys = request
         .as_ref()
         .is_ok_and(|request| request.host_keys == HostKeysField::Wanted);

@@ -1,4 +1,4 @@
-//! One CONNECT and its answer, over HTTP/1 or HTTP/2: the 200 and the refusals are written here, and only here.
+//! One request and its answer, over HTTP/1 or HTTP/2: the 200 and the refusals are written here, and only here.
 
 use serde::Deserialize;
 
@@ -15,7 +15,7 @@ pub mod http1;
 mod http2;
 
 pub use self::client_program::ClientProgram;
-pub use self::exchange::{ConnectRequest, CredentialPolicy, Purpose};
+pub use self::exchange::{ConnectRequest, CredentialPolicy, ListingRequest, Purpose, RequestHead};
 pub(crate) use self::exchange::{HostKeysField, NamedSession};
 use self::http1::Http1Exchange;
 
@@ -79,7 +79,7 @@ impl Exchange {
     ///
     /// # Errors
     /// The refusal, which the bytes that were read have decided.
-    pub async fn read_head(&mut self, credentials: CredentialPolicy) -> Result<ConnectRequest, RefusalReason> {
+    pub async fn read_head(&mut self, credentials: CredentialPolicy) -> Result<RequestHead, RefusalReason> {
         match self {
             Self::Http1(exchange) => exchange.read_head(credentials).await,
             Self::Http2(request) => http2::read_head(request, credentials),
@@ -117,6 +117,17 @@ impl Exchange {
             Self::Http1(exchange) => exchange.upgrade(fields).await,
             // HTTP/2 has no upgrade (RFC 9113 section 8.6), so no request for one has been read.
             Self::Http2(_) => Err(RefusalReason::MethodNotAllowed),
+        }
+    }
+
+    /// Sends a 200 with a listing in JSON. Returns the stream, for the caller to close gracefully.
+    ///
+    /// # Errors
+    /// [`RefusalReason::ClientDisconnected`].
+    pub async fn list(self, listing: &str) -> Result<Stream, RefusalReason> {
+        match self {
+            Self::Http1(exchange) => exchange.list(listing).await,
+            Self::Http2(request) => http2::list(*request, listing).await,
         }
     }
 

@@ -112,6 +112,7 @@ impl Metrics {
     /// Creates series with the value 0.
     fn show_zeros(&self) {
         self.requests(200, "established");
+        self.requests(200, LISTED);
         for refusal in RefusalReason::ALL {
             self.requests(refusal.status(), refusal.label());
         }
@@ -166,6 +167,11 @@ impl Metrics {
         self.requests(code, reason).inc();
     }
 
+    /// Counts a list of names that was sent.
+    pub fn listed(&self) {
+        self.requests(200, LISTED).inc();
+    }
+
     fn requests(&self, code: u16, reason: &str) -> IntCounter {
         let series = self.connect_requests.series();
         series.with_label_values(&[code.to_string().as_str(), reason])
@@ -186,5 +192,7 @@ impl Metrics {
     }
 }
 
+/// The reason of an answer that is a list of names.
+const LISTED: &str = "listed";
 /// Seconds: from a quick `scp` to a session of a week.
 const SLOW: [f64; 9] = [1.0, 10.0, 60.0, 600.0, 3_600.0, 14_400.0, 43_200.0, 86_400.0, 604_800.0];

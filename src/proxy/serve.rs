@@ -6,6 +6,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -289,6 +290,7 @@ fn share(
     let shared = Shared {
         access: Access::open(&metrics.access),
         allowlist,
+        lists_names: AtomicBool::new(config.lists_names),
         anchors: anchors(config),
         metrics,
         access_log: AccessLog::new(logs),

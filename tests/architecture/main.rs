@@ -93,6 +93,7 @@ const OWNERS: [(&str, &[&str]); 37] = [
         &[
             "kubernetes::writes",
             "operator",
+            "policy::access::decision",
             "policy::access::grants",
             "proxy",
             "tunnel::http2",

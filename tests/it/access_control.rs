@@ -1,6 +1,7 @@
 //! Users: what a request without the right credential, or without the right, is answered, by every version of HTTP.
 
 mod certificates;
+mod listing;
 mod modes;
 mod secrets;
 mod taken_back;

@@ -54,6 +54,7 @@ mod kubernetes;
 mod limits;
 mod logs;
 mod model;
+mod names;
 mod openssh;
 mod operators;
 mod programs;

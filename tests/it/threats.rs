@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::process::Command;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use crate::harness::page::Page;
@@ -133,6 +134,7 @@ fn shared(targets: Vec<ServiceTarget>) -> (Arc<Shared>, DrainController) {
     let metrics = Metrics::new().unwrap();
     let shared = Shared {
         access: Access::open(&metrics.access),
+        lists_names: AtomicBool::new(false),
         anchors: Anchors::new(None, NonZeroU32::MIN),
         allowlist,
         metrics,

@@ -1,6 +1,8 @@
 //! Decides which user a request has, and whether that user may reach a target: when a tunnel begins, and again while it
 //! runs.
 
+pub(super) mod listing;
+
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};

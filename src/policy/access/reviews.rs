@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
 use parking_lot::Mutex;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::time::{Instant, sleep};
 
 use self::cache::{CENTURY, CachedAnswer, Changes, ReviewCache, ReviewResult, instant};
@@ -41,6 +41,8 @@ pub(super) struct Reviews {
     rights: Arc<ReviewQueue>,
     /// The queue of passwords, apart because hashing one takes long and must not delay reviews by the API server.
     pub(super) passwords: Arc<ReviewQueue>,
+    /// The permits of listings, few of the queue of rights: a login waits for at most these.
+    pub(super) listings: Semaphore,
     /// Wrong passwords, by network and by name.
     password_guesses: Mutex<GuessLimiter>,
     /// Wrong tickets, by network: kept apart because a flood of these cheap guesses must not evict wrong passwords.
@@ -110,6 +112,7 @@ impl Reviews {
             tokens: ReviewQueue::new(QueueLimits::COSTLY),
             rights: ReviewQueue::new(QueueLimits::COSTLY),
             passwords: ReviewQueue::new(QueueLimits::PASSWORDS),
+            listings: Semaphore::new(MAX_LISTING_REVIEWS),
             password_guesses: Mutex::default(),
             ticket_guesses: Mutex::default(),
             signs: Mutex::default(),
@@ -475,6 +478,8 @@ fn too_many_guesses() -> ReviewError {
     ReviewError::new(NoAnswer::GuessRate, "too many wrong guesses")
 }
 
+/// The reviews at a time for all listings: a quarter of those of rights.
+const MAX_LISTING_REVIEWS: usize = 2;
 /// The values of the label `kind`.
 const TOKEN: &str = "token";
 const ACCESS: &str = "access";

@@ -20,6 +20,7 @@ use super::target::{Endpoints, Target, TargetId};
 use super::wake::{WakeRequests, WakeResult};
 use crate::base::authority::{Authority, short_host};
 use crate::base::fnv::fnv1a;
+use crate::protocol::listing::NameFilter;
 use crate::tunnel::outcome::{Refusal, RefusalReason};
 
 /// The names that clients may ask for. A [`Writer`](super::Writer) changes them.
@@ -188,6 +189,27 @@ impl Allowlist {
         table.statics.values().chain(table.services()).cloned().collect()
     }
 
+    /// Returns the targets of which a name matches, in no order.
+    ///
+    /// # Errors
+    /// [`RefusalReason::AllowlistNotReady`], as long as the Services of the cluster are not known completely.
+    pub fn list(&self, filter: &NameFilter) -> Result<Vec<Arc<Target>>, RefusalReason> {
+        let table = self.table.load();
+        if !table.complete {
+            return Err(RefusalReason::AllowlistNotReady);
+        }
+        let targets = table.statics.values().chain(table.services());
+        let is_meant = |target: &&Arc<Target>| {
+            filter.is_empty() || table.names(target.id()).0.iter().any(|name| filter.matches(name))
+        };
+        Ok(targets.filter(is_meant).cloned().collect())
+    }
+
+    /// Returns the names of a target, the longest first, and the port at which clients request it: 22 if it has that one.
+    pub fn names(&self, id: &TargetId) -> (Vec<String>, u16) {
+        self.table.load().names(id)
+    }
+
     /// Returns the number of static targets whose name a Service claims too.
     pub fn conflicts(&self) -> usize {
         self.shadowing.load(Ordering::Relaxed)
@@ -284,6 +306,21 @@ impl Table {
         routes.filter(|route| !route.is_alias).map(|route| &route.target)
     }
 
+    /// As [`Allowlist::names`].
+    fn names(&self, id: &TargetId) -> (Vec<String>, u16) {
+        if id.is_static() {
+            let name = id.service.parse::<Authority>();
+            return name.map_or((Vec::new(), SSH_PORT), |name| {
+                (vec![name.host().to_owned()], name.port())
+            });
+        }
+        let short_name = id.short_name();
+        let ports = self.route(&short_name).map_or([SSH_PORT; 2], |route| route.ports);
+        let port = if ports.contains(&SSH_PORT) { SSH_PORT } else { ports[0] };
+        let suffixes = self.options.suffixes.0.iter().map(AsRef::as_ref).chain([""]);
+        (suffixes.map(|suffix| format!("{short_name}{suffix}")).collect(), port)
+    }
+
     /// Returns the route of a Service by its shortest name.
     pub(super) fn route(&self, name: &str) -> Option<&Route> {
         self.shards.get(shard_of(name))?.get(name)
@@ -347,6 +384,8 @@ pub(super) fn shard_of(name: &str) -> usize {
     usize::try_from((fnv1a(name.as_bytes()) >> 32) % SHARDS as u64).unwrap_or_default()
 }
 
+/// The port of SSH (RFC 4253 section 4.1).
+const SSH_PORT: u16 = 22;
 /// With 256 shards, a change among 100,000 Services copies 400 entries.
 const SHARDS: usize = 256;
 

@@ -51,9 +51,22 @@ pub(super) struct AllowlistFile {
     /// The sources whose host keys are sent to clients.
     #[serde(deserialize_with = "forms::list::<PublishedBy, _, _>")]
     pub(super) host_keys: Vec<KeySource>,
+    /// The users that may list names.
+    pub(super) listing: NameListing,
     #[serde(rename = "static", deserialize_with = "forms::items")]
     pub(super) targets: Vec<StaticTarget>,
     pub(super) kubernetes: Option<kubernetes::Options>,
+}
+
+/// The users that may list the names of the allowlist.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum NameListing {
+    /// Nobody.
+    #[default]
+    Off,
+    /// Each user those that the user may reach.
+    Users,
 }
 
 forms::forms! {
@@ -65,6 +78,7 @@ impl Default for AllowlistFile {
         Self {
             report_only: false,
             host_keys: KeySource::ALL.into(),
+            listing: NameListing::Off,
             targets: Vec::new(),
             kubernetes: None,
         }
@@ -143,6 +157,7 @@ impl ConfigFile {
             access: self.access,
             access_kubeconfig,
             anchors: self.anchors,
+            lists_names: self.allowlist.listing == NameListing::Users,
             anchor_keys: self.allowlist.host_keys.contains(&KeySource::Anchor),
             targets,
             cluster: self.allowlist.kubernetes,

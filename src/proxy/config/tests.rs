@@ -63,6 +63,7 @@ access:
 anchors: {replicas: auto, service: ingress}
 allowlist:
   host_keys: [config, annotation]
+  listing: users
   static:
     - name: Devbox.Local.:22
       addresses: ["127.0.0.1:2222", "[fd00::1]:22"]
@@ -283,6 +284,7 @@ fn every_key_is_read() {
         }),
         access_kubeconfig: Some("/etc/switchboard/kubeconfig".into()),
         anchor_keys: false,
+        lists_names: true,
         targets: targets(),
         cluster: Some(cluster()),
         limits: limits(),

@@ -10,7 +10,7 @@ use super::pending::PendingRequest;
 use crate::base::authority::Authority;
 use crate::base::boxed::boxed;
 use crate::policy::access::credentials::credential::{Credential, CredentialError};
-use crate::policy::access::{Mode, RequestCredentials, Right, TunnelGrant};
+use crate::policy::access::{Mode, RequestCredentials, Right, Subject, TunnelGrant};
 use crate::policy::allowlist::Target;
 use crate::protocol::end_notice::Marker;
 use crate::proxy::anchors::AnchorStream;
@@ -85,7 +85,7 @@ pub(super) async fn reserve(
 }
 
 /// Refuses the request if an operator has blocked its client or, once it is known, its user.
-fn refuse_blocked(pending: &mut PendingRequest<'_>) -> Result<(), Refusal> {
+pub(super) fn refuse_blocked(pending: &mut PendingRequest<'_>) -> Result<(), Refusal> {
     let record = &mut pending.record;
     let Some(reason) = pending.shared.registry.restrictions.block(&record.info.subject()) else {
         return Ok(());
@@ -129,26 +129,9 @@ async fn authorize_user(
 ) -> Result<AuthorizedRequest, Refusal> {
     let access = &pending.shared.access;
     pending.record.info.authority = Some(authority.clone());
-    let presented = credential.as_ref().and_then(|read| read.as_ref().ok());
-    let claimed = presented.and_then(|credential| access.claimed_user(credential));
-    let identified = boxed(with_report_timeout(
-        counts,
-        access.authenticate(evidence(credential, Right::Connect, pending)),
-    ))
-    .await;
-    let subject = match identified {
-        Ok(subject) => {
-            pending.record.info.user = Some(Arc::clone(&subject.user));
-            Some(subject)
-        }
-        Err(refusal) => {
-            pending.record.info.claimed = claimed;
-            pending.record.set_authorization(&refusal, counts);
-            if counts {
-                return Err(refusal);
-            }
-            None
-        }
+    let subject = match boxed(authenticate(credential, counts, pending)).await {
+        Err(refusal) if counts => return Err(refusal),
+        authenticated => authenticated.ok(),
     };
     let target = look_up(authority, pending).map_err(|refusal| hide_target(refusal, pending))?;
     let Some(subject) = subject else {
@@ -175,6 +158,27 @@ async fn authorize_user(
         }
     };
     Ok(AuthorizedRequest { target, grant })
+}
+
+/// Authenticates the user of a request, and records the user or the denial, which may not `count`.
+pub(super) async fn authenticate(
+    credential: Option<Result<Credential, CredentialError>>,
+    counts: bool,
+    pending: &mut PendingRequest<'_>,
+) -> Result<Subject, Refusal> {
+    let access = &pending.shared.access;
+    let presented = credential.as_ref().and_then(|read| read.as_ref().ok());
+    let claimed = presented.and_then(|credential| access.claimed_user(credential));
+    let authenticated = access.authenticate(evidence(credential, Right::Connect, pending));
+    let authenticated = boxed(with_report_timeout(counts, authenticated)).await;
+    match &authenticated {
+        Ok(subject) => pending.record.info.user = Some(Arc::clone(&subject.user)),
+        Err(refusal) => {
+            pending.record.info.claimed = claimed;
+            pending.record.set_authorization(refusal, counts);
+        }
+    }
+    authenticated
 }
 
 /// Decides whether the user of a request may serve the target as its anchor. A denial counts with every `access.mode`.

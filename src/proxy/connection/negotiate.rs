@@ -87,7 +87,7 @@ async fn handshake<'a>(
         Ok(Err(failed)) => {
             let failures = &pending.shared.metrics.tls_handshake_failures;
             failures.count([failed.cause.label()]);
-            pending.linger(RefusalReason::TlsHandshake, failed.close()).await;
+            pending.linger(Some(RefusalReason::TlsHandshake), failed.close()).await;
         }
         // During a handshake no refusal can be sent.
         Err(refusal) => pending.refuse_unanswered(refusal),

@@ -151,20 +151,23 @@ impl<'a> PendingRequest<'a> {
                     }
                     stream.shutdown_gracefully().await;
                 };
-                self.linger(refusal.reason, close).await;
+                self.linger(Some(refusal.reason), close).await;
             }
             None => self.refuse_unanswered(refusal.reason),
         }
     }
 
-    /// Records a refusal that was sent, and keeps the connection until `close` has let the client read it.
+    /// Records a refusal that was sent, `None` for another answer, and keeps the connection until `close` has let the client
+    /// read it.
     ///
-    /// Other connections may evict this one. Its client may lose the refusal then: a close with unread bytes is a
+    /// Other connections may evict this one. Its client may lose the answer then: a close with unread bytes is a
     /// reset, which discards what the client has not read.
-    pub(super) async fn linger(mut self, refusal: RefusalReason, close: impl Future<Output = ()>) {
-        self.record.refused(refusal);
+    pub(super) async fn linger(mut self, refusal: Option<RefusalReason>, close: impl Future<Output = ()>) {
+        if let Some(refusal) = refusal {
+            self.record.refused(refusal);
+        }
         // This connection was evicted: its descriptor is needed at once.
-        if refusal == RefusalReason::Evicted {
+        if refusal == Some(RefusalReason::Evicted) {
             return;
         }
         tokio::select! {

@@ -123,6 +123,14 @@ impl<'a> RequestRecord<'a> {
         self.account();
     }
 
+    /// Records that the client has its list of names, and writes the line.
+    pub(super) fn listed(&mut self) {
+        self.accounted = true;
+        self.shared.metrics.listed();
+        let line = AccessLine::new(&self.info, "list", None);
+        self.shared.access_log.write(&line);
+    }
+
     /// Turns the record into that of the tunnel to `target`, and writes the open line.
     pub(super) fn established(mut self: Box<Self>, target: &Target, open: TunnelGuard) -> Box<TunnelRecord<'a>> {
         self.accounted = true;

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use serde::Deserialize;
@@ -33,6 +34,8 @@ pub struct Shared {
     pub access: Arc<Access>,
     /// The targets, by name.
     pub allowlist: Arc<Allowlist>,
+    /// True if users may list the names that they may reach.
+    pub lists_names: AtomicBool,
     /// The anchors that have dialled in.
     pub anchors: Anchors,
     /// The process's metrics.

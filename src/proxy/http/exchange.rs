@@ -6,10 +6,29 @@ use crate::base::authority::Authority;
 use crate::policy::access::credentials::credential::{Credential, CredentialError};
 use crate::protocol::end_notice::Marker;
 use crate::protocol::host_key::{HostKeys, PublishedKeys};
+use crate::protocol::listing::NameFilter;
 use crate::protocol::resume::keys::SessionId;
 use crate::tunnel::outcome::{Refusal, RefusalReason};
 
 /// A complete request.
+#[derive(Debug)]
+pub enum RequestHead {
+    /// For a tunnel, or of an anchor.
+    Connect(ConnectRequest),
+    /// For the list of names.
+    Listing(ListingRequest),
+}
+
+/// A request for the list of names that its user may reach ([`listing`](crate::protocol::listing)).
+#[derive(Debug)]
+pub struct ListingRequest {
+    /// The names that are meant.
+    pub(crate) filter: NameFilter,
+    /// The credential; `None` without one, or if it [is ignored](CredentialPolicy::Ignored).
+    pub(crate) credential: Option<Result<Credential, CredentialError>>,
+}
+
+/// A request for a tunnel, or of an anchor.
 #[derive(Debug)]
 pub struct ConnectRequest {
     /// The target.
@@ -128,6 +147,15 @@ pub(super) fn no_wake<'a>(mut values: impl Iterator<Item = &'a [u8]>) -> bool {
 /// The field with which `switchboard connect --no-wake` asks to start no workload: `?0`, a boolean of RFC 9651.
 pub(super) const WAKE_FIELD: &str = "switchboard-wake";
 
+/// Returns the fields of a listing of that length over every version of HTTP.
+pub(super) fn listing_fields(length: usize) -> [(&'static str, String); 3] {
+    [
+        ("Content-Type", "application/json".to_owned()),
+        ("Content-Length", length.to_string()),
+        ("Cache-Control", "no-store".to_owned()),
+    ]
+}
+
 /// Returns the fields of a refusal over every version of HTTP.
 pub(super) fn fields(refusal: &Refusal) -> Vec<(&'static str, String)> {
     let reason = refusal.reason;
@@ -153,6 +181,8 @@ pub(super) fn body(refusal: &Refusal) -> String {
     format!("{}\n", refusal.phrase())
 }
 
+/// The timeout of an answer, which mostly fits the send buffer: a client that does not take it has vanished.
+pub(super) const SEND_TIMEOUT: Duration = Duration::from_secs(5);
 /// The field of a refusal whose target is starting: the whole seconds that the target has left to start. `switchboard
 /// connect` waits that long; others read Retry-After.
 const STARTING_FIELD: &str = "switchboard-starting";

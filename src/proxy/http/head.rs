@@ -3,10 +3,12 @@
 use httparse::{Error, Header, Request, Status};
 
 use super::exchange::{
-    ConnectRequest, CredentialPolicy, HostKeysField, Purpose, WAKE_FIELD, credential, no_wake, session,
+    ConnectRequest, CredentialPolicy, HostKeysField, ListingRequest, Purpose, RequestHead, WAKE_FIELD, credential,
+    no_wake, session,
 };
 use crate::protocol::end_notice;
 use crate::protocol::host_key;
+use crate::protocol::listing::NameFilter;
 use crate::protocol::registration;
 use crate::tunnel::outcome::{Malformed, RefusalReason};
 
@@ -17,7 +19,7 @@ pub const MAX_HEAD_BYTES: usize = 16 * 1024;
 #[derive(Debug)]
 pub struct Head {
     /// The request.
-    pub request: ConnectRequest,
+    pub request: RequestHead,
     /// The length in bytes, with the empty line that ends the head.
     pub length: usize,
     /// The version of HTTP.
@@ -59,20 +61,28 @@ pub fn parse(bytes: &[u8], credentials: CredentialPolicy) -> Result<Option<Head>
         Err(error) => return Err(refusal_of(error, bytes)),
     };
     let path = request.path.unwrap_or_default();
+    let version = match request.version {
+        Some(0) => Version::Http10,
+        _ => Version::Http11,
+    };
     let (purpose, target) = match request.method {
         Some("CONNECT") => (Purpose::Tunnel, path),
         Some("GET") if asks_for_upgrade(&request) => match path.strip_prefix(registration::PATH) {
             Some(served) => (Purpose::Registration, served),
             None => return Err(RefusalReason::MethodNotAllowed),
         },
+        Some("GET") => {
+            let request = RequestHead::Listing(listing(&request, credentials)?);
+            return Ok(Some(Head {
+                request,
+                length,
+                version,
+            }));
+        }
         _ => return Err(RefusalReason::MethodNotAllowed),
     };
     // Before the fields: most clients repeat the target in Host, and the phrase has to name the fault that the user typed.
     let authority = target.parse().map_err(|error| malformed(Malformed::Target(error)))?;
-    let version = match request.version {
-        Some(0) => Version::Http10,
-        _ => Version::Http11,
-    };
     check_fields(request.headers, version == Version::Http11).map_err(malformed)?;
     let credential = match (credentials, purpose) {
         (CredentialPolicy::Ignored, Purpose::Tunnel) => None,
@@ -81,7 +91,7 @@ pub fn parse(bytes: &[u8], credentials: CredentialPolicy) -> Result<Option<Head>
         }
     };
     Ok(Some(Head {
-        request: ConnectRequest {
+        request: RequestHead::Connect(ConnectRequest {
             authority,
             purpose,
             credential,
@@ -89,10 +99,24 @@ pub fn parse(bytes: &[u8], credentials: CredentialPolicy) -> Result<Option<Head>
             session: session(|name| values(request.headers, name).next()),
             no_wake: no_wake(values(request.headers, WAKE_FIELD)),
             host_keys: HostKeysField::parse(values(request.headers, host_key::FIELD)),
-        },
+        }),
         length,
         version,
     }))
+}
+
+/// Returns the listing that a GET asks for. Every other GET has one answer, which shows nobody whether names are listed here.
+fn listing(request: &Request<'_, '_>, credentials: CredentialPolicy) -> Result<ListingRequest, RefusalReason> {
+    let filter = NameFilter::of_path(request.path.unwrap_or_default());
+    let is_valid = check_fields(request.headers, request.version == Some(1)).is_ok();
+    let filter = filter.filter(|_| is_valid).ok_or(RefusalReason::MethodNotAllowed)?;
+    Ok(ListingRequest {
+        filter,
+        credential: match credentials {
+            CredentialPolicy::Ignored => None,
+            CredentialPolicy::Read => credential(values(request.headers, "proxy-authorization")),
+        },
+    })
 }
 
 /// Returns whether a request asks for the protocol of registrations, by HTTP/1.1 (RFC 9110 section 7.8).
@@ -191,7 +215,10 @@ mod tests {
     }
 
     fn decide(head: &str) -> Result<Option<String>, RefusalReason> {
-        Ok(read(head.as_bytes())?.map(|head| head.request.authority.to_string()))
+        Ok(read(head.as_bytes())?.map(|head| match head.request {
+            RequestHead::Connect(request) => request.authority.to_string(),
+            RequestHead::Listing(request) => request.filter.to_path(),
+        }))
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 use super::client_program::{ClientProgram, SniffedHead, identify};
-use super::exchange::{ConnectRequest, CredentialPolicy, body, fields};
+use super::exchange::{CredentialPolicy, RequestHead, SEND_TIMEOUT, body, fields, listing_fields};
 use super::head::{self, Head, MAX_HEAD_BYTES, Version};
 use crate::base::secret;
 use crate::net::transport::{Reader as _, Transport, read_more, send_all};
@@ -49,16 +49,20 @@ impl Http1Exchange {
     }
 
     /// Takes a complete head out of the buffer.
-    fn take_head(&mut self, head: Head) -> ConnectRequest {
+    fn take_head(&mut self, head: Head) -> RequestHead {
         let bytes = self.buffer.get_mut(..head.length).unwrap_or_default();
         self.sniffed = identify(bytes);
-        if head.request.credential.is_some() {
+        let (credential, end_marker) = match &head.request {
+            RequestHead::Connect(request) => (&request.credential, request.end_marker),
+            RequestHead::Listing(request) => (&request.credential, None),
+        };
+        if credential.is_some() {
             // The buffer lives as long as the early data in it.
             secret::wipe(bytes);
         }
         self.buffer.drain(..head.length);
         self.version = head.version;
-        self.end_marker = head.request.end_marker;
+        self.end_marker = end_marker;
         head.request
     }
 
@@ -77,7 +81,7 @@ impl Http1Exchange {
     }
 
     /// Reads until the head is complete or refused, in any number of pieces.
-    pub(super) async fn read_head(&mut self, credentials: CredentialPolicy) -> Result<ConnectRequest, RefusalReason> {
+    pub(super) async fn read_head(&mut self, credentials: CredentialPolicy) -> Result<RequestHead, RefusalReason> {
         let mut known = 0;
         loop {
             let came = self.buffer.get(known..).unwrap_or_default();
@@ -141,6 +145,19 @@ impl Http1Exchange {
         Ok((self.stream, self.buffer))
     }
 
+    /// Sends a listing.
+    pub(super) async fn list(mut self, listing: &str) -> Result<Stream, RefusalReason> {
+        let fields = listing_fields(listing.len());
+        let fields: String = fields
+            .iter()
+            .map(|(name, value)| format!("{name}: {value}\r\n"))
+            .collect();
+        let answer = format!("HTTP/1.1 200 OK\r\nConnection: close\r\n{fields}\r\n{listing}");
+        let sent = self.send(answer.as_bytes()).await;
+        sent.map_err(|_| RefusalReason::ClientDisconnected)?;
+        Ok(self.stream)
+    }
+
     /// Sends the refusal. `None` if the client gets no answer.
     pub(super) async fn refuse(mut self, refusal: &Refusal) -> Option<Stream> {
         let is_told = refusal.reason == RefusalReason::TlsRecord
@@ -197,8 +214,6 @@ fn confirmation(marker: Option<Marker>, keys: Option<&PublishedKeys>) -> String 
 /// No field at all, which every client understands and every client's buffer holds (RFC 9110 section 9.3.6 forbids
 /// Content-Length and Transfer-Encoding).
 const CONFIRMATION: &[u8] = b"HTTP/1.1 200 Connection established\r\n\r\n";
-/// The timeout of an answer, which fits any send buffer: a client that does not take it has vanished.
-const SEND_TIMEOUT: Duration = Duration::from_secs(5);
 /// The pause between the 200 and the message, for a client that waits for the server's identification. By then even a
 /// client on a busy machine has read the 200.
 const PAUSE: Duration = Duration::from_millis(200);

@@ -2,13 +2,17 @@
 
 use h2::Reason;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, header};
+use tokio::time::timeout;
 
 use super::exchange::{
-    ConnectRequest, CredentialPolicy, HostKeysField, Purpose, WAKE_FIELD, body, credential, fields, no_wake, session,
+    ConnectRequest, CredentialPolicy, HostKeysField, ListingRequest, Purpose, RequestHead, SEND_TIMEOUT, WAKE_FIELD,
+    body, credential, fields, listing_fields, no_wake, session,
 };
 use crate::base::authority::Authority;
+use crate::net::transport::send_all;
 use crate::protocol::end_notice::{self, Marker};
 use crate::protocol::host_key::{self, PublishedKeys};
+use crate::protocol::listing::NameFilter;
 use crate::tunnel::http2::Request;
 use crate::tunnel::outcome::{Malformed, Refusal, RefusalReason, refusal_of};
 use crate::tunnel::stream::Stream;
@@ -20,10 +24,20 @@ use crate::tunnel::stream::Stream;
 ///
 /// # Errors
 /// The refusal.
-pub(super) fn read_head(request: &Request, credentials: CredentialPolicy) -> Result<ConnectRequest, RefusalReason> {
+pub(super) fn read_head(request: &Request, credentials: CredentialPolicy) -> Result<RequestHead, RefusalReason> {
     let head = &request.head;
+    let credential = || match credentials {
+        CredentialPolicy::Ignored => None,
+        CredentialPolicy::Read => credential(values(&head.headers, "proxy-authorization")),
+    };
     if head.method != Method::CONNECT {
-        return Err(RefusalReason::MethodNotAllowed);
+        let path = head.uri.path_and_query().map_or("", |path| path.as_str());
+        let filter = NameFilter::of_path(path).filter(|_| head.method == Method::GET);
+        let filter = filter.ok_or(RefusalReason::MethodNotAllowed)?;
+        return Ok(RequestHead::Listing(ListingRequest {
+            filter,
+            credential: credential(),
+        }));
     }
     let authority = head.uri.authority().ok_or(Malformed::NoAuthority);
     let target = authority.and_then(|authority| authority.as_str().parse().map_err(Malformed::Target));
@@ -35,18 +49,15 @@ pub(super) fn read_head(request: &Request, credentials: CredentialPolicy) -> Res
     if head.headers.contains_key(header::CONTENT_LENGTH) {
         return Err(RefusalReason::Malformed(Malformed::Content));
     }
-    Ok(ConnectRequest {
+    Ok(RequestHead::Connect(ConnectRequest {
         authority: target,
         purpose: Purpose::Tunnel,
-        credential: match credentials {
-            CredentialPolicy::Ignored => None,
-            CredentialPolicy::Read => credential(values(&head.headers, "proxy-authorization")),
-        },
+        credential: credential(),
         end_marker: end_marker(&head.headers),
         session: session(|name| values(&head.headers, name).next()),
         no_wake: no_wake(values(&head.headers, WAKE_FIELD)),
         host_keys: HostKeysField::parse(values(&head.headers, host_key::FIELD)),
-    })
+    }))
 }
 
 /// Completes at a reset, or when the connection ends. END_STREAM is a half-close.
@@ -73,6 +84,21 @@ pub(super) fn accept(request: Request, host_keys: Option<&PublishedKeys>) -> Res
     }
     let stream = request.answer(answer).map_err(|_| RefusalReason::ClientDisconnected)?;
     Ok(stream.into())
+}
+
+/// Sends a listing, as the client's window allows it.
+///
+/// # Errors
+/// [`RefusalReason::ClientDisconnected`].
+pub(super) async fn list(request: Request, listing: &str) -> Result<Stream, RefusalReason> {
+    let answer = with_fields(Response::new(()), listing_fields(listing.len()));
+    let stream = request.answer(answer).map_err(|_| RefusalReason::ClientDisconnected)?;
+    let mut stream = Stream::from(stream);
+    let sent = timeout(SEND_TIMEOUT, send_all(&mut stream, listing.as_bytes())).await;
+    match sent {
+        Ok(Ok(())) => Ok(stream),
+        Ok(Err(_)) | Err(_) => Err(RefusalReason::ClientDisconnected),
+    }
 }
 
 /// Sends the refusal. Returns the stream, to be held until the client has read it; `None` if the client has left, or gets
@@ -104,7 +130,12 @@ fn values<'a>(fields: &'a HeaderMap, name: &'static str) -> impl Iterator<Item =
 fn answer(refusal: &Refusal) -> Response<()> {
     let mut answer = Response::new(());
     *answer.status_mut() = StatusCode::from_u16(refusal.reason.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    for (name, value) in fields(refusal) {
+    with_fields(answer, fields(refusal))
+}
+
+/// Returns the head of an answer with these fields.
+fn with_fields(mut answer: Response<()>, fields: impl IntoIterator<Item = (&'static str, String)>) -> Response<()> {
+    for (name, value) in fields {
         if let (Ok(name), Ok(value)) = (HeaderName::try_from(name), HeaderValue::try_from(value)) {
             answer.headers_mut().append(name, value);
         }

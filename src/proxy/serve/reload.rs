@@ -4,6 +4,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -133,6 +134,7 @@ impl Reload {
         // that no longer apply end no tunnel.
         shared.anchors.set_taken(config.takes_anchors());
         shared.anchors.set_publishing(config.anchor_keys);
+        shared.lists_names.store(config.lists_names, Ordering::Relaxed);
         self.users.apply(&config, shared);
         self.writer.publish(&config.targets, &config.limits);
         shared.clients.set(config.limits.client_limits());

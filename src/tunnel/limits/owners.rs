@@ -46,6 +46,8 @@ pub struct LimitOwner {
     pub tunnels: Arc<Slots>,
     /// A slot for each of its connections of anchors.
     pub anchors: Arc<Slots>,
+    /// The slot for a list of names.
+    pub listings: Arc<Slots>,
     name: OwnerName,
     state: Arc<Mutex<State>>,
 }
@@ -75,6 +77,7 @@ impl LimitOwners {
             unfinished: UnfinishedSet::new(limits.unfinished),
             tunnels: Arc::new(Slots::new(limits.tunnels)),
             anchors: Arc::new(Slots::new(limits.anchors)),
+            listings: Arc::new(Slots::exactly(1)),
             name: name.clone(),
             state: Arc::clone(&self.0),
         });

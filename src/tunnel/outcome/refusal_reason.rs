@@ -135,6 +135,10 @@ refusals! {
     UserFull =>
         429, "user_full", Proxy, "connection_limit_reached", Some(30), 10,
         Phrase::from("this user has reached the tunnel limit").advising(", try again later");
+    /// A list of names for the user is in progress.
+    UserListing =>
+        429, "user_listing", Proxy, "connection_limit_reached", Some(1), 10,
+        "a list of names for this user is in progress, try again";
     /// The client address has exceeded its connect rate.
     ConnectRate =>
         429, "connect_rate", Proxy, "connection_limit_reached", Some(1), 1,
@@ -236,6 +240,7 @@ impl RefusalReason {
                 | Self::TargetBusy
                 | Self::ClientFull
                 | Self::UserFull
+                | Self::UserListing
                 | Self::ConnectRate
                 | Self::GuessRate
                 | Self::ProxyFull

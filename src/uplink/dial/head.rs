@@ -15,6 +15,7 @@ use crate::base::secret::Secret;
 use crate::base::text::printable;
 use crate::protocol::end_notice::{self, Marker};
 use crate::protocol::host_key::{self, HostKeys, KeySource, PublishedKeys};
+use crate::protocol::listing::NameFilter;
 use crate::protocol::registration::{PATH, REPLICA_FIELD, REPLICAS_FIELD, ReplicaList, UPGRADE, is_id};
 use crate::protocol::resume::keys::SessionId;
 use crate::uplink::error::{ClientError, Refusal};
@@ -43,6 +44,13 @@ pub(crate) enum Wanted<'a> {
         host: &'a Authority,
         /// The host keys of the target.
         host_keys: &'a HostKeys,
+    },
+    /// Lists names ([`listing`](crate::protocol::listing)).
+    Listing {
+        /// The names that are meant.
+        filter: &'a NameFilter,
+        /// The proxy, as the host of the request.
+        host: &'a Authority,
     },
 }
 
@@ -107,8 +115,14 @@ impl Request<'_> {
                 replicas: answer.replicas,
                 host_keys: None,
             }),
+            Wanted::Listing { .. } if answer.refusal.status == 200 => Ok(Agreement {
+                early: answer.rest,
+                ..Agreement::default()
+            }),
             Wanted::Registration { .. } if answer.takes_no_anchors() => Err(ClientError::NoAnchors),
-            Wanted::Tunnel { .. } | Wanted::Registration { .. } => Err(self.refused(answer, stream).await),
+            Wanted::Tunnel { .. } | Wanted::Registration { .. } | Wanted::Listing { .. } => {
+                Err(self.refused(answer, stream).await)
+            }
         }
     }
 
@@ -171,6 +185,10 @@ impl Request<'_> {
                 }
                 (line, rest)
             }
+            Wanted::Listing { filter, host } => (
+                format!("GET {} HTTP/1.1\r\nHost: {host}\r\n", filter.to_path()),
+                "Connection: close\r\n".to_owned(),
+            ),
         };
         let agent = format!("User-Agent: {USER_AGENT}\r\n");
         let [name, value, end] = authorization.map_or([""; 3], |value| ["Proxy-Authorization: ", value, "\r\n"]);

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use switchboard::base::secret::Secret;
@@ -43,7 +43,7 @@ pub(crate) struct Cluster {
     pub(crate) tokens: parking_lot::Mutex<HashMap<String, &'static str>>,
     /// User and `namespace/name`.
     pub(crate) allowed: parking_lot::Mutex<HashSet<(String, String)>>,
-    pub(crate) is_away: std::sync::atomic::AtomicBool,
+    pub(crate) is_away: AtomicBool,
     pub(crate) token_reviews: AtomicUsize,
     pub(crate) access_reviews: AtomicUsize,
     /// While it is held, no token review is answered.
@@ -155,6 +155,7 @@ impl World {
         let burst = limits.tunnel.burst;
         let shared = Shared {
             access: Access::new(options, sources, &metrics.access),
+            lists_names: AtomicBool::new(true),
             anchors: Anchors::new(None, NonZeroU32::MIN),
             allowlist,
             metrics,

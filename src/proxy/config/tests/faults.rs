@@ -74,7 +74,7 @@ fn unknown_and_duplicate_keys_are_faults() {
         ),
         (
             "allowlist: {<<: {}}",
-            "line 1: allowlist.<<: unknown key; known here: report_only, host_keys, static, kubernetes",
+            "line 1: allowlist.<<: unknown key; known here: report_only, host_keys, listing, static, kubernetes",
         ),
         (
             "\n\"\\e[1m\": 1",

@@ -235,6 +235,12 @@ fn values_that_another_key_makes_meaningless_are_warned_of() {
         assert_eq!(said.len(), usize::from(!expected.is_empty()), "{text}: {said:?}");
         assert!(said.iter().all(|line| line.ends_with(expected)), "{text}: {said:?}");
     }
+    let listed = "allowlist: {static: [{name: a:1, addresses: [1.1.1.1:1]}], listing: users}";
+    let listed = said(listed, &Overrides::default());
+    assert!(
+        listed.contains("allowlist.listing: no effect: with `access.mode: open`"),
+        "{listed}"
+    );
     let of_services = "allowlist: {static: [{name: a:1, addresses: [1.1.1.1:1]}], kubernetes: {namespaces: [a]}}";
     let said = said(of_services, &Overrides::default());
     assert!(said.ends_with(&unused("allowlist.kubernetes")), "{said}");

@@ -48,6 +48,10 @@ fn without_effect(config: &Config, top: &Field<'_>) {
             "`allowed_users` and `allowed_groups` of {names} have no effect: `access.mode` is `open`"
         ));
     }
+    if config.lists_names {
+        let listing = top.at("allowlist.listing");
+        listing.warning("no effect: with `access.mode: open` there are no users to list names to");
+    }
     limits_without_effect(config, top);
 }
 

@@ -8,8 +8,8 @@ use switchboard::client::check::print_host_keys;
 use switchboard::client::known_hosts::HostKeyOutput;
 use switchboard::client::proxy_settings::ProxySettings;
 
-use super::client_flags::ClientFlags;
-use super::config::with_port;
+use crate::cli::client_flags::ClientFlags;
+use crate::cli::config::with_port;
 
 /// The arguments of `known-hosts`.
 #[derive(Args)]
