@@ -14,6 +14,8 @@ metrics! {
     pub removals_held: IntGauge = gauge("switchboard_allowlist_removals_held");
     /// Listed namespaces that count as empty because the API server forbids reading them.
     pub namespaces_forbidden: IntGauge = gauge("switchboard_allowlist_namespaces_forbidden");
+    /// Lists of the cluster's objects that were not read since the start, or a reload that changed them.
+    pub lists_missing: IntGauge = gauge("switchboard_allowlist_lists_missing");
     /// When the allowlist was last known to be current, in seconds since 1970.
     pub last_sync_timestamp: Gauge = timestamp("switchboard_allowlist_last_sync_timestamp_seconds");
     /// Wakes of the workloads of targets, by result.
@@ -54,6 +56,7 @@ impl ClusterMetrics {
         self.synced();
         self.removals_held.set(0);
         self.namespaces_forbidden.set(0);
+        self.lists_missing.set(0);
         self.endpoint_errors.series().reset();
     }
 

@@ -115,6 +115,8 @@ pub(crate) struct Service {
 pub(crate) struct Pod {
     /// The identity of this pod: another one of its name has another.
     pub(crate) uid: Box<str>,
+    /// True if it is being deleted.
+    pub(crate) is_terminating: bool,
     /// Its port and its annotations.
     pub(crate) service: Service,
     /// Its addresses.

@@ -135,13 +135,18 @@ impl ClusterObjects {
             }
             Object::Slice(slice) => self.put_slice(&key, *slice),
             Object::Pod(pod) => {
-                let Pod { uid, service, slice } = *pod;
+                let Pod {
+                    uid,
+                    is_terminating,
+                    service,
+                    slice,
+                } = *pod;
                 let entry = self.services.entry(key.clone()).or_default();
-                let has_moved = entry.put("", slice);
+                let has_moved = entry.put("", slice) || self.names.is_terminating(&key) != is_terminating;
                 if has_moved || entry.uid.as_ref() != Some(&uid) || entry.service.as_deref() != Some(&service) {
                     let name = service.annotations.name.clone();
                     (entry.uid, entry.service) = (Some(uid), Some(Box::new(service)));
-                    self.dirty.extend(self.names.put(&key, name));
+                    self.dirty.extend(self.names.put(&key, name, is_terminating));
                     self.dirty.insert(key);
                 }
             }
@@ -197,6 +202,15 @@ impl ClusterObjects {
             }
             Kind::Namespace => self.namespaces.iter().map(|name| Key::new("", name)).collect(),
         }
+    }
+
+    /// Returns whether the allowlist has targets in a namespace, or in any: of pods, if these are the kind, or else of Services.
+    pub(crate) fn has_targets(&self, kind: Kind, namespace: Option<&str>) -> bool {
+        let mut targets = self.services.iter().filter(|(_, entry)| entry.is_listed);
+        targets.any(|(key, _)| {
+            key.pod_name().is_some() == (kind == Kind::Pod)
+                && namespace.is_none_or(|namespace| *key.namespace == *namespace)
+        })
     }
 
     /// Returns the known Services of an object: a Service itself, a slice's Service, or those of a Namespace.

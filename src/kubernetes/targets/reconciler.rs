@@ -60,7 +60,12 @@ impl Reconciler {
     pub(crate) fn prepare(idle: &IdleReconciler, policy: TargetPolicy, handles: Vec<SourceHandle>, outputs: Outputs) {
         let last = idle.lock().take().filter(|last| last.has_list);
         let next = match last {
-            Some(last) => last.with_sources(policy, handles, outputs),
+            Some(last) => {
+                let mut next = last.with_sources(policy, handles, outputs);
+                // Not only with the first event: what the reload may exclude gets no new tunnel from here on.
+                next.settle();
+                next
+            }
             None => Self::new(policy, handles, outputs),
         };
         *idle.lock() = Some(Box::new(next));
@@ -252,11 +257,12 @@ impl Reconciler {
     }
 
     /// Returns whether the API server forbids reading the namespace of a source, as it does once the namespace is
-    /// deleted with its Role. Returns `false` if objects that this process has listed remain: then only the permission
-    /// is lost. Returns `false`, too, if no other namespace was ever read: then all permissions are missing.
+    /// deleted with its Role. Returns `false` if objects that this process has listed remain, or targets of before a reload: then
+    /// only the permission is lost. Returns `false`, too, if no other namespace was ever read: then all permissions are missing.
     fn seems_deleted(&self, source: &SourceState) -> bool {
-        let namespace = &source.handle.source.namespace;
+        let Source { kind, namespace, .. } = &source.handle.source;
         let is_known = |kind| !self.cluster.keys(kind, namespace.as_deref()).is_empty();
+        let has_targets = || self.cluster.has_targets(*kind, namespace.as_deref());
         let is_other = |other: &&SourceState| other.handle.source.namespace != *namespace;
         namespace.is_some()
             && source.is_refused
@@ -266,6 +272,7 @@ impl Reconciler {
                 .iter()
                 .filter(is_other)
                 .any(|other| other.current.is_some())
+            && (source.is_listed || !has_targets())
             && (source.current.is_none() || ![Kind::Service, Kind::Slice, Kind::Pod].into_iter().any(is_known))
     }
 
@@ -393,7 +400,12 @@ impl Reconciler {
                 }
             }
         }
-        if let Some(file) = &mut self.snapshot {
+        // A part of the objects would be taken for all of them after a restart.
+        let is_whole = self
+            .sources
+            .iter()
+            .all(|source| source.is_listed || source.is_of_pods());
+        if let Some(file) = self.snapshot.as_mut().filter(|_| is_whole) {
             file.schedule();
         }
     }
@@ -438,6 +450,8 @@ impl Reconciler {
             is_held |= holds;
         }
         metrics.removals_held.set(i64::from(is_held));
+        let missing = self.sources.iter().filter(|source| !source.is_listed).count();
+        metrics.lists_missing.set(i64::try_from(missing).unwrap_or(i64::MAX));
         let (empty, read): (Vec<_>, Vec<_>) = self.sources.iter().partition(|source| source.is_treated_as_empty);
         let namespaces: HashSet<_> = empty.iter().map(|source| &source.handle.source.namespace).collect();
         let namespaces = i64::try_from(namespaces.len()).unwrap_or(i64::MAX);

@@ -29,7 +29,7 @@ pub(crate) struct Source {
     pub(crate) selector: Option<Box<str>>,
     /// The prefix of annotation names.
     pub(crate) prefix: Arc<str>,
-    /// The label selector of Services.
+    /// Of slices: the label selector of their Services. Of others it is empty, so that a change of it leaves them alone.
     pub(crate) services: Arc<str>,
     /// As in [`Options`].
     pub(crate) kubeconfig: Option<PathBuf>,
@@ -81,7 +81,10 @@ pub(crate) fn sources(options: &Options) -> Vec<Source> {
             namespace,
             selector,
             prefix: Arc::clone(&prefix),
-            services: Arc::clone(&services),
+            services: match kind {
+                Kind::Slice => Arc::clone(&services),
+                Kind::Service | Kind::Pod | Kind::Namespace => Arc::default(),
+            },
             kubeconfig: options.kubeconfig.clone(),
         });
     };
@@ -141,7 +144,7 @@ impl Source {
             },
             scope: self.namespace.clone().map_or(Scope::Cluster, Scope::Namespace),
             selector: selector.map_or_else(String::new, |selector| format!("labelSelector={selector}&")),
-            effect: "cannot follow the cluster, the allowlist stays as it is",
+            effect: "cannot follow the cluster: the allowlist stays as it is, and objects that were never listed get no new tunnel",
             is_optional: false,
             relist: RELIST,
         }

@@ -76,9 +76,10 @@ pub(super) fn pod(raw: RawPod, uid: Box<str>, prefix: &str) -> Option<Pod> {
     faults.extend(without_effect.map(|(key, _)| AnnotationError::new(key, "no effect: this is a pod".to_owned())));
     let number = ssh_port([spec.containers, spec.init_containers], port, &mut faults);
     let is_ready = valid(status.conditions).any(|condition| condition.r#type == "Ready" && condition.status == "True");
-    let state = match (is_ready, deletion_timestamp) {
-        (true, None) => State::Ready,
-        (true, Some(_)) => State::Terminating,
+    let is_terminating = deletion_timestamp.is_some();
+    let state = match (is_ready, is_terminating) {
+        (true, false) => State::Ready,
+        (true, true) => State::Terminating,
         (false, _) => State::NotReady,
     };
     let node = spec.node_name.filter(|name| name.len() <= MAX_NODE).unwrap_or_default();
@@ -91,6 +92,7 @@ pub(super) fn pod(raw: RawPod, uid: Box<str>, prefix: &str) -> Option<Pod> {
     let name = Box::<str>::default();
     Some(Pod {
         uid,
+        is_terminating,
         slice: Slice {
             ports: [SlicePort {
                 name: name.clone(),

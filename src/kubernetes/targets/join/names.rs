@@ -1,5 +1,5 @@
-//! The further names that annotations give to pods without a Service. A name is within the namespace; a pod that is called so
-//! has it before others, and of two pods with one annotation neither has it.
+//! The further names that annotations give to pods without a Service. A name is within the namespace. A pod that is called so
+//! has it before others; of several pods with one annotation the one that is not being deleted, and else none.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,29 +12,41 @@ pub(super) struct PodNames {
     names: BTreeMap<Key, Box<str>>,
     /// The keys of pods.
     pods: BTreeMap<Key, BTreeSet<Key>>,
+    /// The pods that are being deleted.
+    terminating: BTreeSet<Key>,
 }
 
 impl PodNames {
+    /// Returns whether a pod is being deleted, as [`put`](Self::put) was given.
+    pub(super) fn is_terminating(&self, pod: &Key) -> bool {
+        self.terminating.contains(pod)
+    }
+
     /// Sets the name in a pod's annotation, if it has one. Returns the other pods that get or lose a name.
-    pub(super) fn put(&mut self, pod: &Key, name: Option<Box<str>>) -> Vec<Key> {
+    pub(super) fn put(&mut self, pod: &Key, name: Option<Box<str>>, is_terminating: bool) -> Vec<Key> {
         // Of a name that is the pod's own, too, the annotation changes nothing.
         let name = name.filter(|name| Key::of_pod(&pod.namespace, name) != *pod);
-        if self.names.get(pod) == name.as_ref() {
-            return self.only_with_name_of(pod).into_iter().collect();
+        if self.names.get(pod) == name.as_ref() && self.is_terminating(pod) == is_terminating {
+            return self.holder_of_name_of(pod).into_iter().collect();
         }
         let mut concerned = self.remove(pod);
+        if is_terminating {
+            self.terminating.insert(pod.clone());
+        }
         if let Some(name) = name {
             let key = Key::new(&pod.namespace, &name);
-            concerned.extend(self.only(&key));
-            self.pods.entry(key).or_default().insert(pod.clone());
+            concerned.extend(self.holder(&key));
+            self.pods.entry(key.clone()).or_default().insert(pod.clone());
             self.names.insert(pod.clone(), name);
+            concerned.extend(self.holder(&key));
         }
         concerned
     }
 
     /// Forgets a pod. Returns the other pods that get or lose a name.
     pub(super) fn remove(&mut self, pod: &Key) -> Vec<Key> {
-        let mut concerned: Vec<_> = self.only_with_name_of(pod).into_iter().collect();
+        let mut concerned: Vec<_> = self.holder_of_name_of(pod).into_iter().collect();
+        self.terminating.remove(pod);
         if let Some(name) = self.names.remove(pod) {
             let name = Key::new(&pod.namespace, &name);
             if let Some(pods) = self.pods.get_mut(&name) {
@@ -43,19 +55,26 @@ impl PodNames {
                     self.pods.remove(&name);
                 }
             }
-            concerned.extend(self.only(&name));
+            concerned.extend(self.holder(&name));
         }
         concerned
     }
 
-    /// Returns the one pod with a name in its annotation. Of several none has the name, whichever of them goes.
-    fn only(&self, name: &Key) -> Option<Key> {
-        let pods = self.pods.get(name).filter(|pods| pods.len() == 1)?;
-        pods.first().cloned()
+    /// Returns the one pod with a name in its annotation. Of several it is the one that is not being deleted: a pod and the one
+    /// that replaces it have the annotation of one template.
+    fn holder(&self, name: &Key) -> Option<Key> {
+        let pods = self.pods.get(name)?;
+        let mut staying = pods.iter().filter(|pod| !self.is_terminating(pod));
+        let holder = match (staying.next(), staying.next()) {
+            (None, _) => pods.first().filter(|_| pods.len() == 1),
+            (staying, None) => staying,
+            _ => None,
+        };
+        holder.cloned()
     }
 
-    fn only_with_name_of(&self, pod: &Key) -> Option<Key> {
-        self.only(&Key::new(&pod.namespace, pod.pod_name()?))
+    fn holder_of_name_of(&self, pod: &Key) -> Option<Key> {
+        self.holder(&Key::new(&pod.namespace, pod.pod_name()?))
     }
 
     /// Returns the name that a pod has by its annotation; `None` without one.
@@ -70,15 +89,19 @@ impl PodNames {
         let Some(name) = self.names.get(pod) else {
             return Ok(None);
         };
+        let key = Key::new(&pod.namespace, name);
         let own = Some(Key::of_pod(&pod.namespace, name)).filter(is_known);
-        let mut pods = self.pods.get(&Key::new(&pod.namespace, name)).into_iter().flatten();
+        if own.is_none() && self.holder(&key).as_ref() == Some(pod) {
+            return Ok(Some(name.clone()));
+        }
+        let mut pods = self.pods.get(&key).into_iter().flatten();
         let other = own.or_else(|| pods.find(|other| *other != pod).cloned());
         match other.as_ref().and_then(Key::pod_name) {
-            None => Ok(Some(name.clone())),
-            Some(other) => {
+            Some(other) if !self.is_terminating(pod) => {
                 let reason = format!("the pod {other} has the name {name}, too, so this one does not get it");
                 Err(AnnotationError::new("name", reason))
             }
+            _ => Ok(None),
         }
     }
 }

@@ -147,11 +147,30 @@ fn a_further_name_is_that_of_one_pod_alone_and_of_none_that_is_called_so() {
     // That of another namespace is another name.
     cluster.put(Key::of_pod("m", "c"), named_pod("4", Some("box")));
     is_seen(&mut cluster, [Some("box"), Some("other"), None], 0);
+    // A pod and the one that replaces it, whichever way round they are seen.
+    cluster.put(pods[0].clone(), terminating(named_pod("1", Some("box"))));
+    is_seen(&mut cluster, [Some("box"), Some("other"), None], 0);
+    cluster.put(pods[1].clone(), named_pod("2", Some("box")));
+    is_seen(&mut cluster, [None, Some("box"), None], 0);
+    cluster.put(pods[0].clone(), named_pod("5", Some("box")));
+    is_seen(&mut cluster, [None; 3], 2);
+    cluster.put(pods[1].clone(), terminating(named_pod("2", Some("box"))));
+    is_seen(&mut cluster, [Some("box"), None, None], 0);
+    cluster.remove(Kind::Pod, &pods[0]);
+    is_seen(&mut cluster, [None, Some("box"), None], 0);
+}
+
+fn terminating(mut object: Object) -> Object {
+    if let Object::Pod(pod) = &mut object {
+        pod.is_terminating = true;
+    }
+    object
 }
 
 fn pod(uid: &str, endpoints: &[(&str, State)]) -> Object {
     Object::Pod(Box::new(Pod {
         uid: uid.into(),
+        is_terminating: false,
         service: service(2222),
         slice: slice("", 2222, endpoints),
     }))

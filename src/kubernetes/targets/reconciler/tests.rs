@@ -586,4 +586,46 @@ async fn a_namespace_that_a_reload_adds_delays_no_other_one_whose_targets_follow
     assert_eq!(stage.login("s1.n:22"), Err(RefusalReason::NotAllowed));
 }
 
+#[tokio::test]
+async fn a_part_of_the_objects_is_saved_by_no_snapshot() {
+    let folder = tempfile::tempdir().unwrap();
+    let of = |selector: &str| Options {
+        selector: selector.into(),
+        snapshot_file: Some(folder.path().join("snapshot")),
+        ..Options::default()
+    };
+    let mut stage = stage_of(&of("a=b"), of("a=b").snapshot_file);
+    stage.take_all_of(0, services(2), slices(2));
+    assert!(stage.reconciler.deadlines()[1].is_some());
+    let mut stage = stage.reload(&of("a=c"));
+    assert_eq!(stage.login("s1.n:22"), Err(RefusalReason::AllowlistNotReady));
+    assert_eq!(stage.reconciler.deadlines()[1], None);
+    stage.take_all_of(0, services(1), slices(1));
+    assert!(stage.reconciler.deadlines()[1].is_some());
+}
+
+#[tokio::test]
+async fn targets_of_before_a_reload_are_no_deleted_namespace() {
+    let mut stage = stage_of(&two_namespaces(), None);
+    for source in [0, 1, 3] {
+        stage.take(source, Event::Listed(Vec::new()));
+    }
+    let (mut key, object) = service("s0");
+    key.namespace = "m".into();
+    stage.take(2, Event::Listed(vec![(key, object)]));
+    let mut stage = stage.reload(&Options {
+        selector: "other=true".into(),
+        ..two_namespaces()
+    });
+    stage.forbid(11, true);
+    for source in [0, 1] {
+        stage.take(source, Event::Listed(Vec::new()));
+    }
+    stage.forbid(11, true);
+    // It is there, and takes no new tunnel.
+    assert_eq!(stage.authorize("s0.m:22"), Ok(()));
+    assert_eq!(stage.login("s0.m:22"), Err(RefusalReason::AllowlistNotReady));
+    assert!(stage.shows("switchboard_allowlist_namespaces_forbidden 0"));
+}
+
 mod of_pods;

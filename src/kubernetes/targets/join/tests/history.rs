@@ -27,8 +27,10 @@ fn objects() -> impl Strategy<Value = Object> {
             .prop_map(|(owner, port, endpoints)| Object::Slice(Box::new(slice(owner, port, &endpoints)))),
         (1..3_u16, prop::sample::select(vec!["10.0.0.1", "127.0.0.1"]))
             .prop_map(|(uid, address)| pod(&uid.to_string(), &[(address, State::Ready)])),
-        (1..3_u16, prop::sample::select(vec!["a", "b", "c"]))
-            .prop_map(|(uid, name)| named_pod(&uid.to_string(), Some(name))),
+        (1..3_u16, prop::sample::select(vec!["a", "b", "c"]), any::<bool>()).prop_map(|(uid, name, stays)| {
+            let pod = named_pod(&uid.to_string(), Some(name));
+            if stays { pod } else { terminating(pod) }
+        }),
         Just(Object::Namespace),
     ]
 }

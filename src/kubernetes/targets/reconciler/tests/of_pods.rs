@@ -24,6 +24,7 @@ fn pod(name: &str) -> Item {
     };
     let pod = Pod {
         uid: "u-1".into(),
+        is_terminating: false,
         service: *service,
         slice: *slice,
     };
