@@ -11,7 +11,7 @@ use super::stderr::MAX_LINE;
 use crate::base::authority::Authority;
 use crate::base::json::Object;
 use crate::base::text::{chain, printable};
-use crate::protocol::listing::{ListedTarget, Listing, NameFilter};
+use crate::protocol::listing::{ListedTarget, Listing, NO_USERS, NameFilter};
 use crate::uplink::attempt;
 use crate::uplink::credential_cache::CachedLogin;
 use crate::uplink::dial::dialer::ProxyDialer;
@@ -47,14 +47,16 @@ impl ReachableNames {
         rows.iter().map(line).collect()
     }
 
-    /// Returns the names that match the patterns, for ssh.
-    pub fn hosts(&self, patterns: &[String]) -> HostNames {
-        let mut hosts = HostNames::default();
+    /// Returns the names that match the patterns, for ssh, and the number of targets without one.
+    pub fn hosts(&self, patterns: &[String]) -> (HostNames, usize) {
+        let (mut hosts, mut others) = (HostNames::default(), 0);
         for target in &self.0.targets {
-            let name = name(target, patterns);
-            name.into_iter().for_each(|name| hosts.add(name, target.port));
+            match name(target, patterns) {
+                Some(name) => hosts.add(name, target.port),
+                None => others += 1,
+            }
         }
-        hosts
+        (hosts, others)
     }
 }
 
@@ -117,7 +119,8 @@ fn host(name: &str, port: u16) -> Option<Authority> {
 
 /// Returns the likely reason of a refusal.
 fn advice(error: &ClientError) -> &'static str {
-    if matches!(error, ClientError::Refused(Refusal { status: 405, .. })) {
+    let is_off = |refusal: &Refusal| refusal.status == 405 && !refusal.reason.contains(NO_USERS);
+    if matches!(error, ClientError::Refused(refusal) if is_off(refusal)) {
         " (`allowlist.listing` of the proxy lets nobody list names)"
     } else {
         ""
@@ -126,9 +129,25 @@ fn advice(error: &ClientError) -> &'static str {
 
 /// Returns the title of the file with the names of a proxy, or with those that contain a text.
 pub fn title(proxy: &ProxyUrl, text: &str) -> Vec<String> {
-    let parts = ["names", "of", proxy.host(), &proxy.port().to_string(), text].map(str::to_owned);
-    vec![parts.join("_").trim_end_matches('_').to_ascii_lowercase()]
+    let of_text = if text.is_empty() { "" } else { "_" };
+    let title = format!("names_of_{}_{}{of_text}{text}", proxy.host(), proxy.port());
+    vec![title.to_ascii_lowercase()]
 }
 
 /// The most bytes of a listing: five names of 255 bytes for each target.
 const MAX_BYTES: u64 = 1 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_text_has_a_file_of_its_own() {
+        let proxy: ProxyUrl = "https://p.example.com".parse().unwrap();
+        let titles = ["", "_", "team", "team_", "TEAM"].map(|text| title(&proxy, text).concat());
+        assert_eq!(titles[0], "names_of_p.example.com_443");
+        assert_eq!(titles[4], titles[2]);
+        let different: std::collections::BTreeSet<_> = titles.iter().collect();
+        assert_eq!(different.len(), 4, "{titles:?}");
+    }
+}

@@ -20,9 +20,12 @@ mod user;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::timeout;
 
 use self::credentials::credential::Credential;
 pub use self::credentials::{RequestCredentials, Subject};
+use self::decision::listing::LISTING_TIMEOUT;
 pub use self::decision::listing::{Candidates, ListingLimit};
 use self::decision::{AccessDecider, NotAllowed};
 use self::grants::ActiveGrants;
@@ -39,6 +42,7 @@ pub use self::sources::Sources;
 pub(crate) use self::tickets::Watch;
 pub use self::tickets::Watches;
 pub use self::user::{AUTHENTICATED, Method, User};
+use crate::base::boxed::boxed;
 use crate::net::tls::Tls;
 use crate::policy::access::metrics::AccessMetrics;
 use crate::policy::allowlist::Target;
@@ -153,6 +157,12 @@ impl Access {
         self.decider.candidates(subject, targets)
     }
 
+    /// Waits for the permit of one listing; `None` if others have them all for 3 s.
+    pub async fn begin_listing(&self) -> Option<OwnedSemaphorePermit> {
+        let permit = Arc::clone(&self.decider.reviews.listings).acquire_owned();
+        timeout(LISTING_TIMEOUT, permit).await.ok()?.ok()
+    }
+
     /// Returns the candidates that the subject may reach, after at most 3 s, and why some may be missing. It is information and
     /// no grant: a tunnel needs a decision of its own.
     pub async fn reachable(
@@ -160,7 +170,7 @@ impl Access {
         subject: &Subject,
         candidates: Candidates,
     ) -> (Vec<Arc<Target>>, Option<ListingLimit>) {
-        self.decider.reachable(subject, candidates).await
+        boxed(self.decider.reachable(subject, candidates)).await
     }
 
     fn count_request(&self, method: &'static str, result: &'static str) {

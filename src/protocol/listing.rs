@@ -39,9 +39,9 @@ impl NameFilter {
         self.0.is_empty()
     }
 
-    /// Returns whether the name contains the text.
-    pub fn matches(&self, name: &str) -> bool {
-        name.contains(&*self.0)
+    /// Returns whether the text is a part of one of the names.
+    pub fn is_part_of_any(&self, names: &[String]) -> bool {
+        names.iter().any(|name| name.contains(&*self.0))
     }
 }
 
@@ -66,6 +66,8 @@ pub struct ListedTarget {
     pub state: String,
 }
 
+/// The phrase of the 405 where there are no users.
+pub const NO_USERS: &str = "names are listed to users, and access.mode is open here: there are none";
 /// The most targets of a listing.
 pub const MAX_TARGETS: usize = 500;
 /// The longest name (RFC 1035 section 2.3.4).
@@ -81,8 +83,9 @@ mod tests {
             let filter = NameFilter::parse(text).unwrap();
             assert_eq!(NameFilter::of_path(&filter.to_path()), Some(filter));
         }
-        assert!(NameFilter::parse("Team-A").unwrap().matches("x.team-a"));
-        assert!(!NameFilter::parse("b").unwrap().matches("x.team-a"));
+        let names = ["y.b", "x.team-a"].map(str::to_owned);
+        assert!(NameFilter::parse("Team-A").unwrap().is_part_of_any(&names));
+        assert!(!NameFilter::parse("c").unwrap().is_part_of_any(&names));
         for target in [
             "/",
             "/.well-known/switchboard/targets/",

@@ -1,9 +1,13 @@
 //! `switchboard ls` of the real programs: names that a user may reach, and the lines of ssh_config(5) that show them.
 
 use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpListener;
 use std::path::PathBuf;
+use std::thread;
 
 use rustix::process::Signal;
+use serde_json::json;
 use tempfile::TempDir;
 
 use crate::harness::eventually;
@@ -121,6 +125,23 @@ fn a_list_over_http_2_is_that_over_http_1() {
     peer.expect_end(1);
     get(&mut peer, 3, "Basic YWxpY2U6d3Jvbmc=");
     peer.expect_status(3, "407");
+    let many = vec![("x", "y"); 65];
+    let cases: [(u32, &[(&str, &str)], &str); 3] = [
+        (5, &[("END", "")], "200"),
+        (7, &[("content-length", "9")], "405"),
+        (9, &many, "431"),
+    ];
+    for (stream, more, status) in cases {
+        let fields = [
+            (":method", "GET"),
+            (":scheme", "http"),
+            (":authority", "x"),
+            (":path", "/.well-known/switchboard/targets"),
+            ("proxy-authorization", "Basic YWxpY2U6Y29ycmVjdA=="),
+        ];
+        peer.ask_with(stream, &[&fields, more].concat());
+        peer.expect_status(stream, status);
+    }
 }
 
 #[test]
@@ -174,8 +195,127 @@ fn a_proxy_that_lists_nothing_is_named_and_so_is_a_server_that_is_no_proxy() {
     command.args(["ls", "--proxy", &format!("http://{}", world.server.admin())]);
     command.env("HOME", world.path("home"));
     let refused = run(&mut command, b"", world.folder.path(), PATIENCE);
+    assert!(refused.stderr.contains("404"), "{refused}");
+}
+
+/// Answers one request with these bytes, and returns what `ls` makes of them.
+fn scripted(world: &World, body: &str, arguments: &[&str]) -> Finished {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut command = quiet(ours());
+    let proxy = format!("http://{}", listener.local_addr().unwrap());
+    command.args(["ls", "--proxy", &proxy]).args(arguments);
+    command.env("HOME", world.path("home"));
+    let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut head = Vec::new();
+            while !head.ends_with(b"\r\n\r\n") {
+                let mut byte = [0];
+                stream.read_exact(&mut byte).unwrap();
+                head.extend(byte);
+            }
+            stream.write_all(answer.as_bytes()).unwrap();
+        });
+        run(&mut command, b"", world.folder.path(), PATIENCE)
+    })
+}
+
+#[test]
+fn names_of_a_hostile_proxy_reach_neither_the_terminal_nor_a_file() {
+    let world = World::new("off", &[]);
+    let write = format!("--write={}", world.path("config").display());
+    let hostile = [
+        "x.svc.cluster.local\n    ProxyCommand touch owned",
+        "*.svc.cluster.local",
+        "\"x\".svc.cluster.local",
+        "-oProxyCommand=owned.svc.cluster.local",
+        "\u{1b}[31m.svc.cluster.local",
+        "x y.svc.cluster.local",
+        "x.svc.cluster.local#",
+        "%h.svc.cluster.local",
+    ];
+    let body = json!({
+        "targets": [
+            {"names": hostile, "port": 22, "state": "ready"},
+            {"names": ["good.svc.cluster.local", hostile[0]], "port": 22, "state": "ready\u{1b}[31m\nHost *"},
+        ],
+        "incomplete": "cut\u{1b}[2J\nHost *",
+    });
+    let listed = scripted(&world, &body.to_string(), &[&write]);
+    assert_eq!(listed.stdout, "good.svc.cluster.local  ready[31mHost *\n", "{listed}");
+    assert!(listed.stderr.contains("switchboard: cut[2JHost *\n"), "{listed}");
+    assert!(!listed.stderr.contains('\u{1b}'), "{listed}");
+    assert_eq!(world.shown(), ["good.svc.cluster.local"]);
+    let folder = fs::read_dir(world.path("switchboard.d")).unwrap();
+    let text: String = folder
+        .map(|file| fs::read_to_string(file.unwrap().path()).unwrap())
+        .collect();
+    assert_eq!(
+        text,
+        "# Written by `switchboard ls --write`, which replaces this file.\n\
+         Host good.svc.cluster.local\n    HostName good.svc.cluster.local\n"
+    );
+}
+
+#[test]
+fn an_answer_that_is_no_list_is_said() {
+    let world = World::new("off", &[]);
+    for body in ["", "<html>", "[]", "{\"targets\":[{\"names\":[\"x\"]"] {
+        let refused = scripted(&world, body, &[]);
+        assert_eq!((refused.status.code(), &*refused.stdout), (Some(1), ""), "{body}");
+        assert!(
+            refused
+                .stderr
+                .contains("the answer is no list of names: is http://127.0.0.1:"),
+            "{refused}"
+        );
+    }
+}
+
+#[test]
+fn nothing_is_written_by_a_proxy_that_is_not_authenticated_and_no_name_is_left_out_silently() {
+    let world = World::new("users", &BOTH);
+    let write = format!("--write={}", world.path("config").display());
+    let mut command = quiet(ours());
+    command.args(["ls", "--proxy", "http://ssh.example.invalid", &write]);
+    command.env("HOME", world.path("home"));
+    let refused = run(&mut command, b"", world.folder.path(), PATIENCE);
+    assert_eq!(refused.status.code(), Some(1), "{refused}");
     assert!(
-        refused.stderr.contains("is the host and the port of its URL right") || refused.stderr.contains("404"),
+        refused
+            .stderr
+            .contains("--write needs an https:// proxy, or one on this host"),
         "{refused}"
     );
+    let others = world.run("ls", &[&write, "--name=*.prod"]);
+    assert_eq!(others.status.code(), Some(1), "{others}");
+    assert!(
+        others
+            .stderr
+            .contains("3 names match no --name (*.prod) and are not written"),
+        "{others}"
+    );
+    assert!(!world.path("config").exists() && world.shown().is_empty());
+    world.run("config", &[&write]).succeeded();
+    let some = world.run("ls", &[&write, "--name=a.*"]);
+    assert!(
+        some.stderr
+            .contains("2 names match no --name (a.*) and are not written"),
+        "{some}"
+    );
+    assert_eq!(world.shown(), ["a.svc.cluster.local"]);
+}
+
+#[test]
+fn where_there_are_no_users_the_sentence_says_only_that() {
+    let folder = tempfile::Builder::new().prefix("switchboard-").tempdir().unwrap();
+    let settings = Settings::new("listen: \"127.0.0.1:0\"\nallowlist:\n  listing: users\n");
+    let server = Server::with(&settings);
+    let mut command = quiet(ours());
+    command.args(["ls", "--proxy", &format!("http://{}", server.public())]);
+    command.env("HOME", folder.path());
+    let refused = run(&mut command, b"", folder.path(), PATIENCE);
+    assert!(refused.stderr.contains("access.mode is open here"), "{refused}");
+    assert!(!refused.stderr.contains("allowlist.listing"), "{refused}");
 }

@@ -3,10 +3,12 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use anyhow::ensure;
 use clap::{ArgMatches, Args};
 use switchboard::client::listing::{self, ReachableNames};
 use switchboard::client::proxy_settings::ProxySettings;
 use switchboard::client::ssh_config::ConfigPaths;
+use switchboard::uplink::is_unauthenticated;
 
 use crate::cli::client_flags::ClientFlags;
 use crate::cli::config::{example, find_paths, report};
@@ -45,6 +47,10 @@ pub(crate) fn ls(flags: LsFlags, given: ArgMatches) -> anyhow::Result<ExitCode> 
         report(&find_paths(&flags.write)?.remove(&title)?);
         return Ok(ExitCode::SUCCESS);
     }
+    ensure!(
+        flags.write.is_none() || !is_unauthenticated(&options),
+        "--write needs an https:// proxy, or one on this host: anybody on the way could send other names and ports"
+    );
     let names = listing::fetch(&options, &flags.text)?;
     print(names.table(&flags.name))?;
     if let Some(reason) = names.incomplete() {
@@ -63,9 +69,18 @@ fn write(
     title: &[String],
     paths: &ConfigPaths,
 ) -> anyhow::Result<ExitCode> {
-    let hosts = names.hosts(patterns);
+    let (hosts, others) = names.hosts(patterns);
     let first = hosts.iter().next().map(str::to_owned);
     report(&hosts.install(paths, title, names.incomplete().is_none())?);
+    if others > 0 {
+        let patterns = patterns.join(" ");
+        to_stderr(format_args!(
+            "switchboard: {others} names match no --name ({patterns}) and are not written"
+        ));
+    }
+    if others > 0 && first.is_none() {
+        return Ok(ExitCode::FAILURE);
+    }
     let command = first.as_ref().and_then(|host| paths.proxy_command(host));
     if let (Some(host), Some(Ok(command))) = (first, command)
         && command == "none"
@@ -85,4 +100,4 @@ The names for the pickers of editors, after `switchboard config --write`:
 
 States: ready, asleep (a login starts it), unready, stopped, cordoned. The operator of the proxy has to allow lists.
 
-Exit status: 0 listed, 1 not, or ssh does not connect to the names by a proxy, 2 usage";
+Exit status: 0 listed, 1 not, or no name is written, or ssh does not connect to the names by a proxy, 2 usage";

@@ -143,6 +143,21 @@ impl ConfigPaths {
     /// # Errors
     /// A file cannot be read or written.
     pub fn install(&self, names: &[String], block: &str, is_inline: bool) -> anyhow::Result<Vec<PathBuf>> {
+        self.install_next(names, HEADER, is_inline, |_| block.to_owned())
+    }
+
+    /// Does so with a block that is made of the former text of the file, while no other program writes it, and with that line
+    /// before it. An empty block is removed.
+    ///
+    /// # Errors
+    /// As those of [`install`](Self::install).
+    pub(super) fn install_next(
+        &self,
+        names: &[String],
+        header: &str,
+        is_inline: bool,
+        block: impl FnOnce(&str) -> String,
+    ) -> anyhow::Result<Vec<PathBuf>> {
         let (file, pattern) = (self.file(names)?, self.pattern()?);
         // Fails before a folder is made, if the user's file is not a regular file.
         read(&self.config)?;
@@ -150,13 +165,17 @@ impl ConfigPaths {
         let _lock = lock(self.config.parent().unwrap_or(Path::new(".")))?;
         let mut config = read(&self.config)?;
         cut(&mut config, &names.join(" "));
+        let block = block(&self.block(names)?);
+        if block.is_empty() {
+            return self.without_file(&file, config);
+        }
         if is_inline {
-            insert(&mut config, &names.join(" "), block, &include(&pattern));
+            insert(&mut config, &names.join(" "), &block, &include(&pattern));
             return self.without_file(&file, config);
         }
         make_folder(&self.folder())?;
         let mut changed = Vec::new();
-        replace(file, format!("{HEADER}{block}").as_bytes(), &mut changed)?;
+        replace(file, format!("{header}{block}").as_bytes(), &mut changed)?;
         if !has_include(&config, &pattern) {
             config.splice(..0, include(&pattern).into_bytes());
         }

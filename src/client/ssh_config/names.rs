@@ -32,22 +32,23 @@ impl HostNames {
     /// # Errors
     /// A file cannot be read or written.
     pub fn install(mut self, paths: &ConfigPaths, title: &[String], are_all: bool) -> anyhow::Result<Vec<PathBuf>> {
-        if !are_all {
-            let former = paths.block(title)?;
-            for block in former.split(HOST).skip(1) {
+        if are_all && self.0.is_empty() {
+            return paths.remove(title);
+        }
+        paths.install_next(title, HEADER, false, |former| {
+            for block in former.split(HOST).skip(1).filter(|_| !are_all) {
                 let host = block.lines().next().unwrap_or_default();
                 self.0
                     .entry(host.to_owned())
                     .or_insert_with(|| format!("{HOST}{block}"));
             }
-        }
-        match self.0.is_empty() {
-            true => paths.remove(title),
-            false => paths.install(title, &self.0.into_values().collect::<String>(), false),
-        }
+            self.0.into_values().collect()
+        })
     }
 }
 
+/// The line before the names.
+const HEADER: &str = "# Written by `switchboard ls --write`, which replaces this file.\n";
 /// The beginning of a name's lines.
 const HOST: &str = "Host ";
 
@@ -81,5 +82,25 @@ mod tests {
         assert!(text.ends_with(&format!("\n{b}")) && !text.contains(&a), "{text}");
         assert_eq!(install(&[], true), "");
         assert!(!std::fs::read_to_string(&paths.config).unwrap().contains("Include"));
+    }
+
+    #[test]
+    fn programs_that_add_names_at_once_lose_none() {
+        let home = tempfile::tempdir().unwrap();
+        let paths = &ConfigPaths {
+            config: home.path().join(".ssh/config"),
+            is_default: true,
+        };
+        let title = &["names_of_p_443".to_owned()];
+        std::thread::scope(|scope| {
+            for number in 0..20 {
+                scope.spawn(move || {
+                    let mut hosts = HostNames::default();
+                    hosts.add(&format!("a{number}.x"), 22);
+                    hosts.install(paths, title, false).unwrap();
+                });
+            }
+        });
+        assert_eq!(paths.block(title).unwrap().matches(HOST).count(), 20);
     }
 }

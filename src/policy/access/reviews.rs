@@ -3,6 +3,7 @@
 
 pub(super) mod cache;
 mod outage_signs;
+mod rights;
 
 use std::future::pending;
 use std::net::IpAddr;
@@ -20,10 +21,9 @@ use super::credentials::credential::Credential;
 use super::credentials::digest::{Digest, Key};
 use super::credentials::guess_limiter::GuessLimiter;
 use super::queue::{Permit, QueueLimits, ReviewQueue};
-use super::reviewer::{Action, Change, Decision, NoAnswer, Review, ReviewError, Verdict, busy};
+use super::reviewer::{Change, Decision, NoAnswer, Review, ReviewError, Verdict, busy};
 use super::sources::{AccessConfig, NO_SOURCE, Source};
 use super::tickets::Watches;
-use super::user::User;
 use crate::base::boxed::boxed;
 use crate::policy::access::metrics::AccessMetrics;
 use crate::tunnel::limits::owners::network;
@@ -34,6 +34,8 @@ pub(super) struct Reviews {
     pub(super) key: Key,
     verdicts: Arc<ReviewCache<Verdict>>,
     decisions: Arc<ReviewCache<Decision>>,
+    /// The approvals for listings, apart so that they evict none of a login, which counts in an outage.
+    listed: Arc<ReviewCache<Decision>>,
     changes: Mutex<Changes>,
     /// The queue of tokens. Any client can send tokens that take the API server seconds.
     tokens: Arc<ReviewQueue>,
@@ -41,8 +43,10 @@ pub(super) struct Reviews {
     rights: Arc<ReviewQueue>,
     /// The queue of passwords, apart because hashing one takes long and must not delay reviews by the API server.
     pub(super) passwords: Arc<ReviewQueue>,
-    /// The permits of listings, few of the queue of rights: a login waits for at most these.
-    pub(super) listings: Semaphore,
+    /// The permits of reviews for all listings: fewer than those of rights that a network has, so that no login waits for them.
+    listing_reviews: Arc<Semaphore>,
+    /// The permits of listings, which take memory for each target.
+    pub(super) listings: Arc<Semaphore>,
     /// Wrong passwords, by network and by name.
     password_guesses: Mutex<GuessLimiter>,
     /// Wrong tickets, by network: kept apart because a flood of these cheap guesses must not evict wrong passwords.
@@ -77,6 +81,8 @@ pub(super) struct ReviewContext {
 pub(super) enum ReviewMode {
     /// For a request: queued. Tokens and rights that were approved before stay so while there is no answer.
     Login,
+    /// For one of the many rights of a listing: as for a request, but with few permits, and without a wait in an outage.
+    Listing,
     /// For running tunnels: not queued, and what has no answer stays unknown. Answers from before that time do not
     /// count.
     Recheck(Option<Instant>),
@@ -88,7 +94,7 @@ impl ReviewMode {
     fn since(self) -> Option<Instant> {
         match self {
             Self::Recheck(since) => since,
-            Self::Login | Self::Uncached => None,
+            Self::Login | Self::Listing | Self::Uncached => None,
         }
     }
 }
@@ -108,11 +114,13 @@ impl Reviews {
             key: Key::new(),
             verdicts: ReviewCache::new(MAX_PROVED, MAX_REFUSED),
             decisions: ReviewCache::new(MAX_ALLOWED, MAX_DENIED),
+            listed: ReviewCache::new(MAX_LISTED, 0),
             changes: Mutex::default(),
             tokens: ReviewQueue::new(QueueLimits::COSTLY),
             rights: ReviewQueue::new(QueueLimits::COSTLY),
             passwords: ReviewQueue::new(QueueLimits::PASSWORDS),
-            listings: Semaphore::new(MAX_LISTING_REVIEWS),
+            listing_reviews: Arc::new(Semaphore::new(MAX_LISTING_REVIEWS)),
+            listings: Arc::new(Semaphore::new(MAX_LISTINGS)),
             password_guesses: Mutex::default(),
             ticket_guesses: Mutex::default(),
             signs: Mutex::default(),
@@ -127,10 +135,12 @@ impl Reviews {
 
     /// Notes that answers may have changed, and forgets the approvals that it concerns: no outage brings one back.
     pub(super) fn changed(&self, change: &Change) {
-        let mut changes = self.changes.lock();
+        let (mut changes, decisions) = (self.changes.lock(), [&self.decisions, &self.listed]);
         match change {
-            Change::Everywhere => self.decisions.remove_where(|_| true),
-            Change::Namespace(name) => self.decisions.remove_where(|known| known.namespace == *name),
+            Change::Everywhere => decisions.iter().for_each(|cache| cache.remove_where(|_| true)),
+            Change::Namespace(name) => decisions
+                .iter()
+                .for_each(|cache| cache.remove_where(|known| known.namespace == *name)),
             Change::UserDeleted(id) => self
                 .verdicts
                 .remove_where(|known| matches!(&known.value, Verdict::Authenticated(user) if user.has_id(id))),
@@ -148,6 +158,7 @@ impl Reviews {
     pub(super) fn clear(&self) {
         self.forget_verdicts();
         self.decisions.clear();
+        self.listed.clear();
     }
 
     /// Returns the time until the last change in that namespace has settled. `None` without a change, or if an answer that
@@ -170,10 +181,11 @@ impl Reviews {
     /// Returns the numbers of cached answers, by the label `cache`.
     pub(super) fn sizes(&self) -> [(&'static str, usize); 4] {
         let ([proved, refused], [allowed, denied]) = (self.verdicts.len(), self.decisions.len());
+        let [listed, _] = self.listed.len();
         [
             ("proved", proved),
             ("refused", refused),
-            ("allowed", allowed),
+            ("allowed", allowed + listed),
             ("denied", denied),
         ]
     }
@@ -344,70 +356,6 @@ impl Reviews {
         Ok(verdict)
     }
 
-    /// Authorizes a user for an action.
-    pub(super) async fn authorize(
-        self: &Arc<Self>,
-        review: &ReviewContext,
-        user: &Arc<User>,
-        action: &Action,
-    ) -> ReviewResult<Decision> {
-        let digest = self.key.right(user, action);
-        let (changed, settled) = {
-            let changes = self.changes.lock();
-            (changes.last(&action.namespace), changes.settled(&action.namespace))
-        };
-        let since = settled.max(review.mode.since());
-        let remembered = self.decisions.fresh(&digest, [FRESH, FRESH_DENIAL], since);
-        if let Some(decision) = remembered.filter(|_| review.mode != ReviewMode::Uncached) {
-            self.metrics.cache_hits.count(["decision"]);
-            return Ok(decision);
-        }
-        if review.mode != ReviewMode::Login {
-            return self.review_access(&review.config, user, action).await;
-        }
-        let answer = self.decisions.run(digest, changed, || {
-            let (reviewer, review) = (Arc::clone(self), review.clone());
-            let (user, action) = (Arc::clone(user), action.clone());
-            async move {
-                let _permit = reviewer.rights.enter(review.client).await.ok_or_else(busy)?;
-                reviewer.review_access(&review.config, &user, &action).await
-            }
-        });
-        let stale = || self.decisions.yes(&digest, review.config.stale());
-        // Unless the answer is final, what was allowed before stays allowed.
-        self.or_stale(review, answer, stale, Decision::is_sure).await
-    }
-
-    /// Lets the API server review whether the user may take the action, and caches the answer. An incomplete denial is
-    /// not cached, and replaces no approval. Nor is an approval cached that was asked for before a change had settled.
-    async fn review_access(&self, config: &AccessConfig, user: &User, action: &Action) -> ReviewResult<Decision> {
-        let Some(reviewer) = &config.sources.reviewer else {
-            return Err(ReviewError::new(NoAnswer::Unavailable, "there is no API server"));
-        };
-        let asked = Instant::now();
-        let answer = self.count_review(ACCESS, reviewer.review_access(user, action)).await;
-        self.is_silent.store(answer.is_err(), Ordering::Relaxed);
-        let is_sure = answer.as_ref().is_ok_and(Decision::is_sure);
-        if self.rights_fail.swap(!is_sure, Ordering::Relaxed) && is_sure {
-            self.recovered.send_modify(|times| *times += 1);
-        }
-        let decision = answer?;
-        let changes = self.changes.lock();
-        let settled = changes.settled(&action.namespace).filter(|_| decision.allowed);
-        if is_sure && changes.forgotten.max(settled).is_none_or(|since| asked >= since) {
-            let known = CachedAnswer {
-                value: decision.clone(),
-                asked,
-                expires: None,
-                namespace: action.namespace.clone(),
-                size: decision.reason.len(),
-            };
-            self.decisions
-                .put(self.key.right(user, action), decision.allowed, known);
-        }
-        Ok(decision)
-    }
-
     /// Waits for an answer. Only the silence of the API server, or an answer of it that is not final, lets a stale
     /// approval count: no queue and no wait of this side does. While the API server is away, the wait is 1 s.
     async fn or_stale<T>(
@@ -417,9 +365,13 @@ impl Reviews {
         stale: impl Fn() -> Option<T>,
         is_sure: impl Fn(&T) -> bool,
     ) -> ReviewResult<T> {
+        let is_listing = review.mode == ReviewMode::Listing;
         let given_up = async {
-            sleep(STALE_WAIT).await;
-            if !self.signs.lock().are_recent() || stale().is_none() {
+            if !is_listing {
+                sleep(STALE_WAIT).await;
+            }
+            // A listing does not wait: its other rights may have been approved.
+            if !self.signs.lock().are_recent() || (stale().is_none() && !is_listing) {
                 pending().await
             }
         };
@@ -478,8 +430,10 @@ fn too_many_guesses() -> ReviewError {
     ReviewError::new(NoAnswer::GuessRate, "too many wrong guesses")
 }
 
-/// The reviews at a time for all listings: a quarter of those of rights.
-const MAX_LISTING_REVIEWS: usize = 2;
+/// The reviews at a time for all listings: half of those of a network.
+const MAX_LISTING_REVIEWS: usize = 1;
+/// The listings at a time.
+const MAX_LISTINGS: usize = 4;
 /// The values of the label `kind`.
 const TOKEN: &str = "token";
 const ACCESS: &str = "access";
@@ -497,3 +451,5 @@ const MAX_PROVED: usize = 7 << 18;
 const MAX_REFUSED: usize = 1 << 20;
 const MAX_ALLOWED: usize = 5 << 18;
 const MAX_DENIED: usize = 1 << 19;
+/// The same for the approvals for listings: 700.
+const MAX_LISTED: usize = 1 << 18;

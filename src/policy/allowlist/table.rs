@@ -199,13 +199,12 @@ impl Allowlist {
             return Err(RefusalReason::AllowlistNotReady);
         }
         let targets = table.statics.values().chain(table.services());
-        let is_meant = |target: &&Arc<Target>| {
-            filter.is_empty() || table.names(target.id()).0.iter().any(|name| filter.matches(name))
-        };
+        let is_meant = |target: &&Arc<Target>| filter.is_empty() || filter.is_part_of_any(&table.names(target.id()).0);
         Ok(targets.filter(is_meant).cloned().collect())
     }
 
-    /// Returns the names of a target, the longest first, and the port at which clients request it: 22 if it has that one.
+    /// Returns the names of a target, the longest first, and the port at which clients request it: 22 if it has that one. Those
+    /// that lead to a static target are none of a Service.
     pub fn names(&self, id: &TargetId) -> (Vec<String>, u16) {
         self.table.load().names(id)
     }
@@ -318,7 +317,13 @@ impl Table {
         let ports = self.route(&short_name).map_or([SSH_PORT; 2], |route| route.ports);
         let port = if ports.contains(&SSH_PORT) { SSH_PORT } else { ports[0] };
         let suffixes = self.options.suffixes.0.iter().map(AsRef::as_ref).chain([""]);
-        (suffixes.map(|suffix| format!("{short_name}{suffix}")).collect(), port)
+        let mut names: Vec<_> = suffixes.map(|suffix| format!("{short_name}{suffix}")).collect();
+        let is_shadowed = |name: &str| {
+            let authority = format!("{name}:{port}").parse::<Authority>();
+            authority.is_ok_and(|authority| self.statics.contains_key(&authority))
+        };
+        names.retain(|name| self.statics.is_empty() || !is_shadowed(name));
+        (names, port)
     }
 
     /// Returns the route of a Service by its shortest name.

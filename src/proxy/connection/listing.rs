@@ -13,9 +13,10 @@ use crate::base::boxed::boxed;
 use crate::net::transport::Transport;
 use crate::policy::access::{ListingLimit, Mode};
 use crate::policy::allowlist::Target;
-use crate::protocol::listing::{ListedTarget, Listing, MAX_TARGETS};
+use crate::protocol::listing::{ListedTarget, Listing, MAX_TARGETS, NO_USERS, NameFilter};
 use crate::proxy::http::{Exchange, ListingRequest};
-use crate::tunnel::limits::owners::OwnerName;
+use crate::tunnel::limits::owners::{LimitOwner, OwnerName};
+use crate::tunnel::limits::slots::Slot;
 use crate::tunnel::outcome::{Refusal, RefusalReason};
 
 /// Answers the request, and closes its connection or stream.
@@ -29,13 +30,16 @@ pub(super) async fn answer(mut exchange: Exchange, request: ListingRequest, mut 
         () = drain.deadline(number) => Err(RefusalReason::Draining.into()),
         refusal = exchange.client_gone() => Err(refusal.into()),
     };
-    let listing = match listed.map(|listing| serde_json::to_string(&listing)) {
-        Ok(Ok(listing)) => listing,
+    let (listing, turn) = match listed.map(|(listing, turn)| (serde_json::to_string(&listing), turn)) {
+        Ok((Ok(listing), turn)) => (listing, turn),
         // Never: these are strings and numbers.
-        Ok(Err(_)) => return pending.refuse(exchange, &RefusalReason::Internal.into()).await,
+        Ok((Err(_), _)) => return pending.refuse(exchange, &RefusalReason::Internal.into()).await,
         Err(refusal) => return pending.refuse(exchange, &refusal).await,
     };
-    match boxed(exchange.list(&listing)).await {
+    let sent = boxed(exchange.list(&listing)).await;
+    // Before the end of the stream, after which the user may ask again.
+    drop(turn);
+    match sent {
         Ok(mut stream) => {
             pending.record.listed();
             pending.linger(None, stream.shutdown_gracefully()).await;
@@ -44,8 +48,12 @@ pub(super) async fn answer(mut exchange: Exchange, request: ListingRequest, mut 
     }
 }
 
-/// Returns the targets that the user may reach. The user is authenticated first, so that a stranger learns nothing.
-async fn list(request: ListingRequest, pending: &mut PendingRequest<'_>) -> Result<Listing, Refusal> {
+/// The slot of a user's listing, and the user whose slot it is.
+type Turn = (Slot, Arc<LimitOwner>);
+
+/// Returns the targets that the user may reach, and what to hold until they are sent. The user is authenticated first, so that
+/// a stranger learns nothing.
+async fn list(request: ListingRequest, pending: &mut PendingRequest<'_>) -> Result<(Listing, Turn), Refusal> {
     let shared = pending.shared;
     // First: as any other GET is answered.
     if !shared.lists_names.load(Ordering::Relaxed) {
@@ -65,38 +73,76 @@ async fn list(request: ListingRequest, pending: &mut PendingRequest<'_>) -> Resu
         return Err(RefusalReason::Draining.into());
     }
     let owner = shared.users.get(OwnerName::User(subject.user.name.clone()));
-    let _slot = owner.listings.take().ok_or(RefusalReason::UserListing)?;
-    // A large allowlist takes tens of milliseconds, for which a relay must not wait.
-    let (access, allowlist, own) = (
-        Arc::clone(&shared.access),
-        Arc::clone(&shared.allowlist),
-        subject.clone(),
-    );
-    let candidates = spawn_blocking(move || Ok(access.candidates(&own, allowlist.list(&request.filter)?)));
-    let candidates = candidates.await.unwrap_or(Err(RefusalReason::Internal))?;
-    let (mut targets, limit) = shared.access.reachable(&subject, candidates).await;
-    targets.retain(|target| target.check_client(pending.record.identity()).is_ok());
-    targets.sort_by(|one, other| one.id().cmp(other.id()));
-    let incomplete = incomplete(targets.len(), limit);
-    let targets = targets.iter().take(MAX_TARGETS).map(|target| row(target, shared));
-    Ok(Listing {
-        targets: targets.collect(),
-        incomplete,
+    let slot = owner.listings.take().ok_or(RefusalReason::UserListing)?;
+    let permit = shared.access.begin_listing().await;
+    let held = ((slot, owner), permit.ok_or(RefusalReason::AuthorizationUnavailable)?);
+    let (access, allowlist) = (Arc::clone(&shared.access), Arc::clone(&shared.allowlist));
+    // Else a limit of reviews, which fewer names keep, would show that the text is a part of hidden ones.
+    let hides_names = access.hides_names();
+    let asked = if hides_names {
+        NameFilter::default()
+    } else {
+        request.filter.clone()
+    };
+    let (own, tls) = (subject.clone(), pending.record.info.tls.clone());
+    let (candidates, held) = without_relays(held, move || {
+        let identity = tls.as_ref().and_then(|tls| tls.identity.as_ref());
+        let mut targets = allowlist.list(&asked)?;
+        targets.retain(|target| target.check_client(identity).is_ok());
+        Ok::<_, RefusalReason>(access.candidates(&own, targets))
     })
+    .await?;
+    let (mut targets, limit) = shared.access.reachable(&subject, candidates?).await;
+    let allowlist = Arc::clone(&shared.allowlist);
+    let ((targets, found), (turn, _permit)) = without_relays(held, move || {
+        let is_meant = |target: &Target| request.filter.is_part_of_any(&allowlist.names(target.id()).0);
+        targets.retain(|target| !hides_names || is_meant(target));
+        targets.sort_by(|one, other| one.id().cmp(other.id()));
+        let found = targets.len();
+        targets.truncate(MAX_TARGETS);
+        (targets, found)
+    })
+    .await?;
+    let rows = targets.iter().map(|target| row(target, shared));
+    let listing = Listing {
+        targets: rows.filter(|row| !row.names.is_empty()).collect(),
+        incomplete: incomplete(found, limit, hides_names),
+    };
+    Ok((listing, turn))
 }
 
-/// Returns why a list is incomplete; `None` if it is complete.
-fn incomplete(found: usize, limit: Option<ListingLimit>) -> Option<String> {
+/// Runs a part of a listing: a large allowlist takes tens of milliseconds, for which a relay must not wait. `held` is held
+/// until its end, also if the client leaves.
+async fn without_relays<H, T>(held: H, part: impl FnOnce() -> T + Send + 'static) -> Result<(T, H), RefusalReason>
+where
+    H: Send + 'static,
+    T: Send + 'static,
+{
+    let done = spawn_blocking(move || (part(), held)).await;
+    done.map_err(|_| RefusalReason::Internal)
+}
+
+/// Returns why a list is incomplete; `None` if it is complete. Where names are hidden, so is their number.
+fn incomplete(found: usize, limit: Option<ListingLimit>, hides_names: bool) -> Option<String> {
     let part = "ask for names with a part of them";
     if found > MAX_TARGETS {
         return Some(format!("the list is cut at {MAX_TARGETS} of {found} names: {part}"));
     }
-    limit.map(|limit| match limit {
-        ListingLimit::Reviews(left) => {
+    limit.map(|limit| match (limit, hides_names) {
+        (ListingLimit::Unanswered(_), true) => {
+            "names may be missing: rights were not decided in time, try again".into()
+        }
+        (ListingLimit::Reviews(_) | ListingLimit::Namespaces(_), true) => {
+            "names may be missing to which there is a right of their own: there are too many names here".into()
+        }
+        (ListingLimit::Unanswered(left), false) => {
+            format!("{left} names are left out: their rights were not decided in time, try again")
+        }
+        (ListingLimit::Reviews(left), false) => {
             format!("{left} names are left out, to which there may be a right of their own: {part}")
         }
-        ListingLimit::Unanswered(left) => {
-            format!("{left} names are left out: their rights were not decided in time, try again")
+        (ListingLimit::Namespaces(left), false) => {
+            format!("{left} names are left out: they are in too many namespaces to decide about each, {part}")
         }
     })
 }
@@ -126,5 +172,3 @@ fn state(target: &Target, shared: &Shared) -> &'static str {
         () => "unready",
     }
 }
-
-const NO_USERS: &str = "names are listed to users, and access.mode is open here: there are none";

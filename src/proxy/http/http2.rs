@@ -26,13 +26,17 @@ use crate::tunnel::stream::Stream;
 /// The refusal.
 pub(super) fn read_head(request: &Request, credentials: CredentialPolicy) -> Result<RequestHead, RefusalReason> {
     let head = &request.head;
+    if head.headers.len() > MAX_FIELDS {
+        return Err(RefusalReason::RequestHeaderTooLarge);
+    }
     let credential = || match credentials {
         CredentialPolicy::Ignored => None,
         CredentialPolicy::Read => credential(values(&head.headers, "proxy-authorization")),
     };
     if head.method != Method::CONNECT {
         let path = head.uri.path_and_query().map_or("", |path| path.as_str());
-        let filter = NameFilter::of_path(path).filter(|_| head.method == Method::GET);
+        let has_body = values(&head.headers, "content-length").any(|length| length != b"0");
+        let filter = NameFilter::of_path(path).filter(|_| head.method == Method::GET && !has_body);
         let filter = filter.ok_or(RefusalReason::MethodNotAllowed)?;
         return Ok(RequestHead::Listing(ListingRequest {
             filter,
@@ -42,9 +46,6 @@ pub(super) fn read_head(request: &Request, credentials: CredentialPolicy) -> Res
     let authority = head.uri.authority().ok_or(Malformed::NoAuthority);
     let target = authority.and_then(|authority| authority.as_str().parse().map_err(Malformed::Target));
     let target: Authority = target.map_err(RefusalReason::Malformed)?;
-    if head.headers.len() > MAX_FIELDS {
-        return Err(RefusalReason::RequestHeaderTooLarge);
-    }
     // Even 0, which HTTP/1 clients send: h2 would reject the tunnel's first byte.
     if head.headers.contains_key(header::CONTENT_LENGTH) {
         return Err(RefusalReason::Malformed(Malformed::Content));

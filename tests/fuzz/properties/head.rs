@@ -12,14 +12,14 @@ pub(crate) fn check(bytes: &[u8]) {
     let bytes = &bytes[..bytes.len().min(MAX_HEAD_BYTES)];
     let decision = parse(bytes);
     let accepted = decision.as_ref().ok().and_then(Option::as_ref);
-    let accepted = accepted.and_then(named);
-    assert_eq!(accepted, naive::accepted(bytes));
-    let Some((target, length)) = accepted else { return };
-    for cut in 0..length {
+    assert_eq!(accepted.and_then(named), naive::accepted(bytes));
+    let Some(head) = accepted else { return };
+    for cut in 0..head.length {
         assert!(matches!(parse(&bytes[..cut]), Ok(None)), "the first {cut} bytes");
     }
-    let alone = parse(&bytes[..length]).expect("accepted before").expect("whole before");
-    assert_eq!(named(&alone), Some((target, length)));
+    let alone = parse(&bytes[..head.length]);
+    let alone = alone.expect("accepted before").expect("whole before");
+    assert_eq!((named(&alone), alone.length), (named(head), head.length));
 }
 
 fn parse(bytes: &[u8]) -> Result<Option<Head>, RefusalReason> {

@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 use switchboard::policy::allowlist::{ServiceTarget, TargetId};
+use switchboard::tunnel::limits::Limits;
 
 use super::*;
 
@@ -34,8 +35,13 @@ impl World {
 
     /// Adds a hundred Services to each of this many namespaces.
     fn crowd(&self, namespaces: usize) {
+        self.crowd_with(namespaces, 100);
+    }
+
+    /// Adds this many Services to each of this many namespaces.
+    fn crowd_with(&self, namespaces: usize, names: usize) {
         let address = self.target.local_addr().unwrap();
-        let of_namespace = |number| (0..100).map(move |name| (format!("team-{number:03}"), format!("box-{name:02}")));
+        let of_namespace = |number| (0..names).map(move |name| (format!("team-{number:03}"), format!("box-{name:02}")));
         let services = (0..namespaces)
             .flat_map(of_namespace)
             .map(|(namespace, name)| ServiceTarget {
@@ -189,13 +195,13 @@ async fn lists_wait_for_each_other_and_no_login_waits_for_them() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    timeout(DEADLINE, reviewed(2)).await.unwrap();
+    timeout(DEADLINE, reviewed(1)).await.unwrap();
     let second = world.answer(&get("", &bearer("alices"))).await;
     assert!(
         second.starts_with("HTTP/1.1 429 a list of names for this user is in progress"),
         "{second}"
     );
-    // A third review is that of a login, since both lists have two together.
+    // A second review is that of the login, since both lists have one together.
     let login = {
         let world = Arc::clone(&world);
         tokio::spawn(async move {
@@ -205,6 +211,7 @@ async fn lists_wait_for_each_other_and_no_login_waits_for_them() {
                 .0
         })
     };
+    timeout(DEADLINE, reviewed(2)).await.unwrap();
     drop(held);
     assert_eq!(timeout(DEADLINE, login).await.unwrap().unwrap(), CONFIRMATION);
     for list in lists {
@@ -221,5 +228,71 @@ async fn a_list_without_answers_says_so_and_ends() {
     let listing = world.list("alices", "").await;
     let incomplete = "2 names are left out: their rights were not decided in time, try again";
     assert_eq!(listing, json!({"targets": [], "incomplete": incomplete}));
+    assert_eq!(world.reviews(), 1);
     drop(held);
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_a_list_makes_room_for_the_next() {
+    let world = World::new(Mode::Enforce, |_| {}).await;
+    let held = world.cluster.answers.lock().await;
+    let (mut client, serving) = world.connect().await;
+    client.write_all(get("", &bearer("alices")).as_bytes()).await.unwrap();
+    let reviewed = async {
+        while world.reviews() == 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(DEADLINE, reviewed).await.unwrap();
+    socket2::SockRef::from(&client)
+        .set_linger(Some(Duration::ZERO))
+        .unwrap();
+    drop(client);
+    timeout(DEADLINE, serving).await.unwrap().unwrap();
+    drop(held);
+    assert_eq!(names(&world.list("alices", "").await), ["a.team"]);
+}
+
+#[tokio::test]
+async fn where_names_are_hidden_a_list_does_not_show_whether_a_text_is_a_part_of_one() {
+    let world = World::new(Mode::Enforce, |options| options.hide_names = true).await;
+    world.crowd(6);
+    for text in ["", "?zzz", "?box-01", "?box-01.team-001", "?team"] {
+        let incomplete = "names may be missing to which there is a right of their own: there are too many names here";
+        let listing = world.list("alices", text).await;
+        assert_eq!(listing, json!({"targets": [], "incomplete": incomplete}), "{text}");
+    }
+    world.cluster.allow("bob", "team-001/");
+    assert_eq!(names(&world.list("bobs", "?box-01").await), ["box-01.team-001"]);
+    // Likewise without an answer.
+    let world = World::new(Mode::Enforce, |options| options.hide_names = true).await;
+    let held = world.cluster.answers.lock().await;
+    for text in ["?zzz", "?b.team"] {
+        let incomplete = "names may be missing: rights were not decided in time, try again";
+        let listing = world.list("alices", text).await;
+        assert_eq!(listing, json!({"targets": [], "incomplete": incomplete}), "{text}");
+    }
+    drop(held);
+}
+
+#[tokio::test]
+async fn too_many_namespaces_are_said_and_a_part_of_the_names_is_listed() {
+    let world = World::new(Mode::Enforce, |_| {}).await;
+    world.crowd_with(501, 1);
+    world.cluster.allow("alice", "team-007/");
+    let listing = world.list("alices", "").await;
+    let incomplete = "501 names are left out: they are in too many namespaces to decide about each, ask for names with a part of them";
+    assert_eq!(listing, json!({"targets": [], "incomplete": incomplete}));
+    assert_eq!(world.reviews(), 1);
+    assert_eq!(names(&world.list("alices", "?team-00").await), ["box-00.team-007"]);
+}
+
+#[tokio::test]
+async fn a_name_that_leads_to_a_static_target_is_none_of_a_service() {
+    let mut world = World::new(Mode::Enforce, |_| {}).await;
+    world.cluster.allow("alice", "team/");
+    assert_eq!(names(&world.list("alices", "").await), ["a.team", "b.team"]);
+    let own = format!("a.team:22={}", world.target.local_addr().unwrap());
+    world.writer.publish(&[own.parse().unwrap()], &Limits::default());
+    assert_eq!(names(&world.list("alices", "").await), ["b.team"]);
 }

@@ -5,8 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::StreamExt;
-use futures_util::stream;
+use tokio::task::spawn_blocking;
 use tokio::time::{Instant, timeout_at};
 
 use super::{AccessDecider, NotAllowed, action, local_user};
@@ -30,6 +29,8 @@ pub struct Candidates {
 pub enum ListingLimit {
     /// So many targets would have needed a review each.
     Reviews(usize),
+    /// So many targets are in more namespaces than are reviewed.
+    Namespaces(usize),
     /// So many targets have no decision: the source of rights has not answered in time.
     Unanswered(usize),
 }
@@ -87,20 +88,31 @@ impl AccessDecider {
             mut unknown,
         } = candidates;
         let deadline = Instant::now() + LISTING_TIMEOUT;
+        let mut is_answered = unknown == 0;
         for widen in [in_cluster, in_namespace] {
             let actions: HashSet<_> = undecided.keys().map(widen).collect();
+            if actions.len() > MAX_REVIEWS {
+                break;
+            }
+            let asked = actions.len();
             let decisions = self.review_all(subject, actions, deadline).await;
+            is_answered &= decisions.len() == asked;
             let granted = undecided.extract_if(|action, _| decisions.get(&widen(action)) == Some(&true));
             allowed.extend(granted.flat_map(|(_, members)| members).map(|(_, target)| target));
         }
-        let left: Vec<_> = undecided.into_values().flatten().collect();
-        let actions: HashSet<_> = left.iter().map(|(action, _)| action).collect();
-        if actions.len() > MAX_REVIEWS {
-            return (allowed, Some(ListingLimit::Reviews(left.len())));
-        }
-        let actions = actions.into_iter().cloned().collect();
+        let Some(actions) = few_actions(&undecided) else {
+            let left = undecided.values().map(Vec::len).sum();
+            let limit = match () {
+                () if !is_answered => ListingLimit::Unanswered(left + unknown),
+                () if undecided.len() > MAX_REVIEWS => ListingLimit::Namespaces(left),
+                () => ListingLimit::Reviews(left),
+            };
+            // There may be a hundred thousand.
+            spawn_blocking(move || drop(undecided));
+            return (allowed, Some(limit));
+        };
         let decisions = self.review_all(subject, actions, deadline).await;
-        for (action, target) in left {
+        for (action, target) in undecided.into_values().flatten() {
             match decisions.get(&action) {
                 Some(true) => allowed.push(target),
                 Some(false) => {}
@@ -110,32 +122,27 @@ impl AccessDecider {
         (allowed, (unknown > 0).then_some(ListingLimit::Unanswered(unknown)))
     }
 
-    /// Returns whether each action is granted. Those without an answer are missing: all, if they are too many.
+    /// Returns whether each action is granted. Those without an answer are missing.
     async fn review_all(
         &self,
         subject: &Subject,
         actions: HashSet<Action>,
         deadline: Instant,
     ) -> HashMap<Action, bool> {
-        let mut decisions = HashMap::new();
-        if actions.len() > MAX_REVIEWS {
-            return decisions;
-        }
         let review = &ReviewContext {
             config: self.config.load_full(),
             client: subject.client,
-            mode: ReviewMode::Login,
+            mode: ReviewMode::Listing,
             is_stale: Arc::default(),
         };
-        let answers = stream::iter(actions).map(|action| async move {
-            // Listings share few permits, so that logins do not wait for them.
-            let _permit = self.reviews.listings.acquire().await;
-            let decision = self.reviews.authorize(review, &subject.user, &action).await;
-            (action, decision)
-        });
-        let mut answers = Box::pin(answers.buffer_unordered(CONCURRENT_REVIEWS));
-        while let Ok(Some((action, answer))) = timeout_at(deadline, answers.next()).await {
-            if let Ok(decision) = answer
+        let mut decisions = HashMap::new();
+        for action in actions {
+            // A late timeout would still begin a review.
+            if Instant::now() >= deadline {
+                break;
+            }
+            let answer = self.reviews.authorize(review, &subject.user, &action);
+            if let Ok(Ok(decision)) = timeout_at(deadline, answer).await
                 && decision.is_sure()
             {
                 decisions.insert(action, decision.allowed);
@@ -145,9 +152,21 @@ impl AccessDecider {
     }
 }
 
-/// The longest wait for reviews.
-const LISTING_TIMEOUT: Duration = Duration::from_secs(3);
+/// Returns the actions on single names; `None` if they are more than [`MAX_REVIEWS`].
+fn few_actions(undecided: &HashMap<Action, Vec<(Action, Arc<Target>)>>) -> Option<HashSet<Action>> {
+    let mut actions = HashSet::new();
+    for (action, _) in undecided.values().flatten() {
+        if !actions.contains(action) {
+            actions.insert(action.clone());
+        }
+        if actions.len() > MAX_REVIEWS {
+            return None;
+        }
+    }
+    Some(actions)
+}
+
+/// The longest wait for a turn, and then for reviews.
+pub(in crate::policy::access) const LISTING_TIMEOUT: Duration = Duration::from_secs(3);
 /// The most reviews of namespaces, and then of names, for one listing.
 const MAX_REVIEWS: usize = 500;
-/// The reviews of one listing at a time.
-const CONCURRENT_REVIEWS: usize = 2;
