@@ -45,7 +45,11 @@ const EARLY: &[u8] = b"SSH-2.0-OpenSSH_9.2p1\r\n";
 
 async fn ours(stream: TcpStream) -> (TcpStream, usize) {
     let mut exchange = Exchange::http1(stream, Vec::new());
-    let authority = timeout(Duration::from_secs(10), exchange.read_head(CredentialPolicy::Ignored)).await;
+    let authority = timeout(
+        Duration::from_secs(10),
+        exchange.read_head(CredentialPolicy::Ignored, None),
+    )
+    .await;
     authority
         .expect("the request is there")
         .expect("the request is a good one");

@@ -9,3 +9,4 @@ pub mod registration;
 pub mod resume;
 pub mod ssh_disconnect;
 pub mod ticket;
+pub mod websocket;

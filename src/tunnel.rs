@@ -16,3 +16,5 @@ pub mod ssh;
 pub mod stream;
 #[cfg(feature = "server")]
 pub mod target_metrics;
+#[cfg(feature = "server")]
+pub mod websocket;

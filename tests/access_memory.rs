@@ -103,6 +103,7 @@ async fn full_caches_take_less_than_eight_mebibytes() {
             client_tls: None,
             client: Ipv4Addr::LOCALHOST.into(),
             is_local: true,
+            is_encrypted: false,
             right: Right::Connect,
         };
         access.authenticate(evidence).await

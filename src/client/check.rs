@@ -152,20 +152,30 @@ fn table(options: &Options, failed: Step, found: &Result<String, String>) -> Str
     if proxy.scheme() == Scheme::Https {
         steps.push((Step::Tls, "TLS", "the proxy's certificate is trusted".to_owned()));
     }
+    if proxy.websocket().is_some() {
+        let fine = "it is passed on (who terminates TLS reads the credential: a ticket can be withdrawn)";
+        steps.push((Step::WebSocket, "WebSocket", fine.to_owned()));
+    }
     let target = printable(&options.target, MAX_LINE);
     steps.extend([
         (Step::Answer, "proxy", format!("{proxy} opens a tunnel to {target}")),
         (Step::Ssh, "SSH", found.clone().unwrap_or_default()),
     ]);
+    let width = steps
+        .iter()
+        .map(|(_, name, _)| name.len())
+        .max()
+        .unwrap_or_default()
+        .max(8);
     let mut text = String::new();
     for (step, name, fine) in steps {
         let failure = found.as_ref().err().filter(|_| step >= failed);
         if let Some(reason) = failure {
             let reason = printable(reason, MAX_LINE);
-            writeln!(text, "FAILS  {name:8}  {reason}").unwrap_or_default();
+            writeln!(text, "FAILS  {name:width$}  {reason}").unwrap_or_default();
             break;
         }
-        writeln!(text, "ok     {name:8}  {fine}").unwrap_or_default();
+        writeln!(text, "ok     {name:width$}  {fine}").unwrap_or_default();
     }
     text
 }

@@ -291,6 +291,7 @@ async fn the_request_is_one_segment_with_the_credentials_of_the_url() {
     let request = dial::head::Request {
         wanted: &wanted,
         authorization: Some("Basic dXNlcjpwQHNz".to_owned().into()),
+        upgrade: None,
     };
     assert_eq!(segment[..length], *request.to_http1().expose().as_bytes());
 }

@@ -81,7 +81,7 @@ async fn open(
     port: Arc<Port>,
     shared: &Shared,
 ) -> Option<AnsweredRequest<'_>> {
-    let mut pending = PendingRequest::new(peer, stream.local_addr().ok(), port.refusals, shared);
+    let mut pending = PendingRequest::new(peer, stream.local_addr().ok(), &port, shared);
     // First of all, even before TLS: the header names the client of the TCP connection.
     let header = proxy_header::read(&mut stream, peer.ip(), &port.proxy_header);
     match pending.step(header).await {
@@ -97,7 +97,8 @@ async fn open(
     match negotiated {
         NegotiatedProtocol::Http1(stream, read) => boxed(serve_request(Exchange::http1(stream, read), pending)).await,
         NegotiatedProtocol::Http2(stream, read) => {
-            let connection = http2::Connection::new(stream, read);
+            let offers_websockets = pending.websocket.is_some();
+            let connection = http2::Connection::new(stream, read).offering_websockets(offers_websockets);
             let served = Box::pin(serve_http2(connection, pending));
             Some(AnsweredRequest::Connection(served))
         }
@@ -150,7 +151,9 @@ async fn serve_request<'a>(mut exchange: Exchange, mut pending: PendingRequest<'
         Mode::Open => CredentialPolicy::Ignored,
         Mode::Report | Mode::Enforce => CredentialPolicy::Read,
     };
-    let request = match pending.step(exchange.read_head(credentials)).await {
+    let websocket = pending.websocket.clone();
+    let head = exchange.read_head(credentials, websocket.as_deref());
+    let request = match pending.step(head).await {
         Ok(RequestHead::Listing(request)) => {
             boxed(listing::answer(exchange, request, pending)).await;
             return None;
@@ -158,6 +161,11 @@ async fn serve_request<'a>(mut exchange: Exchange, mut pending: PendingRequest<'
         Ok(RequestHead::Connect(request)) => Ok(request),
         Err(refusal) => Err(refusal),
     };
+    if let Ok(request) = &request
+        && let (Some(forwarding), Some(options)) = (&request.websocket, &websocket)
+    {
+        pending.forwarded(forwarding, options);
+    }
     let wants_keys = request
         .as_ref()
         .is_ok_and(|request| request.host_keys == HostKeysField::Wanted);

@@ -13,11 +13,13 @@ mod exchange;
 pub mod head;
 pub mod http1;
 mod http2;
+mod websocket;
 
 pub use self::client_program::ClientProgram;
 pub use self::exchange::{ConnectRequest, CredentialPolicy, ListingRequest, Purpose, RequestHead};
 pub(crate) use self::exchange::{HostKeysField, NamedSession};
 use self::http1::Http1Exchange;
+pub use self::websocket::{Forwarding, WebSocketOptions};
 
 /// How a port sends refusals.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -75,14 +77,18 @@ impl Exchange {
         }
     }
 
-    /// Reads until the request is complete.
+    /// Reads until the request is complete. `websocket`: also one for a WebSocket.
     ///
     /// # Errors
     /// The refusal, which the bytes that were read have decided.
-    pub async fn read_head(&mut self, credentials: CredentialPolicy) -> Result<RequestHead, RefusalReason> {
+    pub async fn read_head(
+        &mut self,
+        credentials: CredentialPolicy,
+        websocket: Option<&WebSocketOptions>,
+    ) -> Result<RequestHead, RefusalReason> {
         match self {
-            Self::Http1(exchange) => exchange.read_head(credentials).await,
-            Self::Http2(request) => http2::read_head(request, credentials),
+            Self::Http1(exchange) => exchange.read_head(credentials, websocket).await,
+            Self::Http2(request) => http2::read_head(request, credentials, websocket),
         }
     }
 

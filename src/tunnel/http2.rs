@@ -102,7 +102,11 @@ pub async fn serve<D: Transport, F: Future<Output = ()>, E: Future<Output = Refu
 async fn handshake<D: Transport>(
     connection: &Connection<D>,
 ) -> Result<server::Connection<Connection<D>, Payload>, RefusalReason> {
-    let mut handshake = server::Builder::new()
+    let mut builder = server::Builder::new();
+    if connection.offers_websockets() {
+        builder.enable_connect_protocol();
+    }
+    let mut handshake = builder
         .initial_window_size(WINDOW)
         .initial_connection_window_size(connection.streams().saturating_mul(WINDOW).min(MAX_WINDOW))
         .max_concurrent_streams(connection.streams())

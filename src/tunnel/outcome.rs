@@ -65,7 +65,7 @@ impl fmt::Display for Close {
             CloseReason::Idle => f.write_str("the connection was idle for too long"),
             CloseReason::Reset => write!(f, "the {side} reset the connection"),
             CloseReason::Truncated => write!(f, "the connection of the {side} ended within a TLS record"),
-            CloseReason::Corrupted => write!(f, "the {side} sent a broken TLS record"),
+            CloseReason::Corrupted => write!(f, "the {side} sent a broken TLS record or WebSocket frame"),
             CloseReason::Lifetime => f.write_str("the longest time for a connection is over"),
             CloseReason::Drained => f.write_str("the proxy was shutting down"),
             CloseReason::ResumedElsewhere => f.write_str("the session moved, as the proxy was shutting down"),
@@ -90,12 +90,12 @@ pub enum CloseReason {
     /// No minute was active during the idle timeout; or, after one side had finished, no byte moved during the
     /// half-closed timeout.
     Idle,
-    /// A side reset its connection. The reset was passed on, unless the side had finished before.
+    /// A side reset its connection, or ended a WebSocket without a close frame. The reset was passed on, unless the side had finished before.
     Reset,
     /// A side's connection ended in the middle of a TLS record, which is not an orderly end: the other side was reset.
     Truncated,
-    /// A side sent a TLS record that cannot be decrypted, or breaks the protocol. That side was sent an alert, and the
-    /// other side was reset.
+    /// A side sent a TLS record that cannot be decrypted, or a record or WebSocket frame that breaks the protocol. That side
+    /// was sent an alert or a close frame, and the other side was reset.
     Corrupted,
     /// The tunnel reached its longest lifetime.
     Lifetime,

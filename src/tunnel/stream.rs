@@ -1,11 +1,13 @@
 //! A stream: one end of a tunnel through the proxy, of any kind.
 
 use std::io::{self, IoSlice};
+use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use tokio::net::{TcpStream, tcp};
 
 use super::http2;
+use super::websocket::{WebSocket, WebSocketReader, WebSocketWriter};
 use crate::net::tls::TlsStream;
 use crate::net::transport::{BufferLender, BulkMode, Reader, Transport, Writer};
 
@@ -18,6 +20,8 @@ pub enum Stream {
     Tls(Box<TlsStream>),
     /// A stream of an HTTP/2 connection.
     Http2(Box<http2::Stream>),
+    /// A WebSocket connection on one of the others.
+    WebSocket(Box<WebSocket<Self>>),
 }
 
 // An idle tunnel has two of them for days.
@@ -35,10 +39,40 @@ impl From<TlsStream> for Stream {
     }
 }
 
+impl From<WebSocket<Self>> for Stream {
+    fn from(websocket: WebSocket<Self>) -> Self {
+        Self::WebSocket(Box::new(websocket))
+    }
+}
+
 impl From<http2::Stream> for Stream {
     fn from(stream: http2::Stream) -> Self {
         Self::Http2(Box::new(stream))
     }
+}
+
+impl Stream {
+    /// Sets the reason that the client of a WebSocket reads in its close frame. Others have no place for it.
+    pub(crate) fn set_end(&mut self, code: u16, reason: &str) {
+        if let Self::WebSocket(websocket) = self {
+            websocket.set_end(code, reason);
+        }
+    }
+}
+
+/// A step of a WebSocket, whose transport is a stream as well: without the box its future would hold itself.
+type BoxedStep<'a, T = ()> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+fn abort(websocket: &mut WebSocket<Stream>) -> BoxedStep<'_> {
+    Box::pin(websocket.abort())
+}
+
+fn sent(websocket: &mut WebSocket<Stream>) -> BoxedStep<'_> {
+    Box::pin(websocket.sent())
+}
+
+fn shutdown_gracefully(websocket: &mut WebSocket<Stream>) -> BoxedStep<'_> {
+    Box::pin(websocket.shutdown_gracefully())
 }
 
 impl Transport for Stream {
@@ -50,6 +84,7 @@ impl Transport for Stream {
             Self::Tcp(socket) => socket.bulk_mode(),
             Self::Tls(session) => session.bulk_mode(),
             Self::Http2(stream) => stream.bulk_mode(),
+            Self::WebSocket(websocket) => websocket.bulk_mode(),
         }
     }
 
@@ -67,6 +102,13 @@ impl Transport for Stream {
                 let (reader, writer) = stream.split();
                 (ReadHalf::Http2(reader), WriteHalf::Http2(writer))
             }
+            Self::WebSocket(websocket) => {
+                let (reader, writer) = websocket.split();
+                (
+                    ReadHalf::WebSocket(Box::new(reader)),
+                    WriteHalf::WebSocket(Box::new(writer)),
+                )
+            }
         }
     }
 
@@ -75,6 +117,7 @@ impl Transport for Stream {
             Self::Tcp(socket) => socket.keep_unsent_below(unsent),
             Self::Tls(session) => session.keep_unsent_below(unsent),
             Self::Http2(_) => {}
+            Self::WebSocket(websocket) => websocket.keep_unsent_below(unsent),
         }
     }
 
@@ -83,6 +126,7 @@ impl Transport for Stream {
             Self::Tcp(socket) => Transport::reset_on_drop(socket),
             Self::Tls(session) => session.reset_on_drop(),
             Self::Http2(stream) => stream.reset_on_drop(),
+            Self::WebSocket(websocket) => websocket.reset_on_drop(),
         }
     }
 
@@ -91,6 +135,7 @@ impl Transport for Stream {
             Self::Tcp(socket) => socket.abort().await,
             Self::Tls(session) => session.abort().await,
             Self::Http2(stream) => stream.abort().await,
+            Self::WebSocket(websocket) => abort(websocket).await,
         }
     }
 
@@ -98,6 +143,7 @@ impl Transport for Stream {
         match self {
             Self::Tcp(_) | Self::Tls(_) => {}
             Self::Http2(stream) => stream.sent().await,
+            Self::WebSocket(websocket) => sent(websocket).await,
         }
     }
 
@@ -106,6 +152,7 @@ impl Transport for Stream {
             Self::Tcp(socket) => socket.shutdown_gracefully().await,
             Self::Tls(session) => session.shutdown_gracefully().await,
             Self::Http2(stream) => stream.shutdown_gracefully().await,
+            Self::WebSocket(websocket) => shutdown_gracefully(websocket).await,
         }
     }
 }
@@ -119,6 +166,16 @@ pub enum ReadHalf<'a> {
     Tls(<TlsStream as Transport>::Reader<'a>),
     /// Of an HTTP/2 stream.
     Http2(<http2::Stream as Transport>::Reader<'a>),
+    /// Of a WebSocket connection.
+    WebSocket(Box<WebSocketReader<'a, Self, WriteHalf<'a>>>),
+}
+
+fn failed<'a>(reader: &'a mut WebSocketReader<'_, ReadHalf<'_>, WriteHalf<'_>>) -> BoxedStep<'a, io::Error> {
+    Box::pin(reader.failed())
+}
+
+fn ended<'a>(reader: &'a mut WebSocketReader<'_, ReadHalf<'_>, WriteHalf<'_>>) -> BoxedStep<'a, io::Result<()>> {
+    Box::pin(reader.ended())
 }
 
 impl<'a> ReadHalf<'a> {
@@ -127,6 +184,7 @@ impl<'a> ReadHalf<'a> {
             Self::Tcp(reader) => reader,
             Self::Tls(reader) => reader,
             Self::Http2(reader) => reader,
+            Self::WebSocket(reader) => &mut **reader,
         }
     }
 }
@@ -145,6 +203,7 @@ impl Reader for ReadHalf<'_> {
             Self::Tcp(reader) => reader.failed().await,
             Self::Tls(reader) => reader.failed().await,
             Self::Http2(reader) => reader.failed().await,
+            Self::WebSocket(reader) => failed(reader).await,
         }
     }
 
@@ -153,13 +212,14 @@ impl Reader for ReadHalf<'_> {
             Self::Tcp(reader) => reader.ended().await,
             Self::Tls(reader) => reader.ended().await,
             Self::Http2(reader) => reader.ended().await,
+            Self::WebSocket(reader) => ended(reader).await,
         }
     }
 
     fn socket(&self) -> Option<&TcpStream> {
         match self {
             Self::Tcp(reader) => reader.socket(),
-            Self::Tls(_) | Self::Http2(_) => None,
+            Self::Tls(_) | Self::Http2(_) | Self::WebSocket(_) => None,
         }
     }
 }
@@ -173,6 +233,8 @@ pub enum WriteHalf<'a> {
     Tls(<TlsStream as Transport>::Writer<'a>),
     /// Of an HTTP/2 stream.
     Http2(<http2::Stream as Transport>::Writer<'a>),
+    /// Of a WebSocket connection.
+    WebSocket(Box<WebSocketWriter<'a, Self>>),
 }
 
 impl<'a> WriteHalf<'a> {
@@ -181,6 +243,7 @@ impl<'a> WriteHalf<'a> {
             Self::Tcp(writer) => writer,
             Self::Tls(writer) => writer,
             Self::Http2(writer) => writer,
+            Self::WebSocket(writer) => &**writer,
         }
     }
 
@@ -189,6 +252,7 @@ impl<'a> WriteHalf<'a> {
             Self::Tcp(writer) => writer,
             Self::Tls(writer) => writer,
             Self::Http2(writer) => writer,
+            Self::WebSocket(writer) => &mut **writer,
         }
     }
 }

@@ -1,5 +1,6 @@
 //! One request to the proxy with the current credentials, and a second one with fresh credentials if it rejects them.
 
+use std::mem::take;
 use std::net::{IpAddr, SocketAddr};
 
 use anyhow::anyhow;
@@ -14,6 +15,7 @@ use crate::uplink::dial::io::BoxedIo;
 use crate::uplink::dial::proxy_connection;
 use crate::uplink::dial::tls;
 use crate::uplink::dial::url::Scheme;
+use crate::uplink::dial::websocket::{Upgrade, WebSocketStream};
 use crate::uplink::error::{ClientError, Refusal};
 
 /// A connection on which the proxy has accepted a request.
@@ -43,7 +45,9 @@ pub(crate) async fn open(
     }
     let credentials = Box::pin(login.credentials(source)).await.map_err(no_login)?;
     let rejection = match Box::pin(request(options, wanted, &credentials, dialer)).await {
-        Err(ClientError::Refused(refusal)) if refusal.status == 407 => {
+        Err(ClientError::Refused(refusal))
+            if refusal.status == 407 || (refusal.status == 401 && options.proxy.websocket().is_some()) =>
+        {
             if source.source.is_none() && options.proxy.authorization().is_none() {
                 let refusal = Refusal {
                     retry_after: None,
@@ -111,13 +115,30 @@ async fn request(
         dialer.step = Step::Tls;
         stream = Box::new(Box::pin(deadline.bound(Step::Tls, tls.handshake(stream))).await?);
     }
-    dialer.step = Step::Answer;
+    let upgrade = Upgrade::new(proxy);
+    let is_websocket = upgrade.is_some();
+    dialer.step = if is_websocket { Step::WebSocket } else { Step::Answer };
     // A resolver may point `localhost` to another host.
     if may_not_be_clear(options) && !route.peer.is_some_and(|peer| is_loopback(peer.ip())) {
         return Err(ClientError::Cleartext);
     }
-    let request = Request { wanted, authorization };
-    let mut agreement = Box::pin(request.open(&mut stream, deadline)).await?;
+    if is_websocket && matches!(wanted, Wanted::Registration { .. }) {
+        let text = "an anchor registers at an http:// or https:// proxy, not over a WebSocket";
+        return Err(ClientError::Never(anyhow!(text)));
+    }
+    let request = Request {
+        wanted,
+        authorization,
+        upgrade,
+    };
+    let opened = Box::pin(request.open(&mut stream, deadline)).await;
+    if let Ok(_) | Err(ClientError::Refused(_)) = opened {
+        dialer.step = Step::Answer;
+    }
+    let mut agreement = opened?;
+    if is_websocket {
+        stream = Box::new(WebSocketStream::new(stream, take(&mut agreement.early)));
+    }
     // Else anybody on the way could publish keys. That credentials may be sent there does not change it.
     let is_authentic = proxy.scheme() == Scheme::Https || route.peer.is_some_and(|peer| is_loopback(peer.ip()));
     agreement.host_keys.take_if(|_| !is_authentic);

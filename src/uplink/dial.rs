@@ -10,3 +10,4 @@ pub(crate) mod server;
 mod socks;
 pub(crate) mod tls;
 pub(crate) mod url;
+pub(crate) mod websocket;

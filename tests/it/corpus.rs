@@ -27,6 +27,8 @@ mod resume_handshake;
 mod token;
 #[path = "../fuzz/properties/users.rs"]
 mod users;
+#[path = "../fuzz/properties/websocket.rs"]
+mod websocket;
 
 fn replay(name: &str, check: fn(&[u8])) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus").join(name);
@@ -93,4 +95,9 @@ fn openings_of_sessions() {
 #[test]
 fn frames_of_anchors() {
     replay("anchor_frames", anchor_frames::check);
+}
+
+#[test]
+fn websockets() {
+    replay("websocket", websocket::check);
 }

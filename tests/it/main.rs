@@ -78,3 +78,4 @@ mod truncation;
 mod trust;
 mod unfinished;
 mod wait;
+mod websocket;

@@ -61,6 +61,8 @@ macro_rules! each_task {
 each_client! {
     switchboard_connect: SWITCHBOARD + by_an_anchor,
     switchboard_connect_by_tls: SWITCHBOARD_TLS + by_an_anchor + shows_refusals,
+    websocket: WEBSOCKET + by_an_anchor + shows_refusals,
+    websocket_by_tls: WEBSOCKET_TLS + by_an_anchor + shows_refusals,
     proxytunnel: PROXYTUNNEL,
     proxytunnel_by_tls: PROXYTUNNEL_TLS + shows_refusals,
     netcat: NC + by_an_anchor,

@@ -59,7 +59,8 @@ impl Way {
         let directory = tempfile::Builder::new().prefix("switchboard-").tempdir().unwrap();
         let sshd = Sshd::start(directory.path());
         let anchor = Anchor::start(sshd.address);
-        let proxy = Proxy::start_at("address: \"127.0.0.1:0\"", directory.path(), anchor.address, more);
+        let listen = "address: \"127.0.0.1:0\", websocket: {path: /ssh}";
+        let proxy = Proxy::start_at(listen, directory.path(), anchor.address, more);
         Self {
             patience: 2 * PATIENCE + faults.timeout(),
             middle: Middle::start(proxy.address, faults),
@@ -75,8 +76,13 @@ impl Way {
     fn command(&self, name: &str) -> Command {
         let binary = ours();
         let (scheme, proxy) = (self.scheme, self.middle.address);
-        let ca = if scheme == "https" { "--ca ca.crt " } else { "" };
-        let proxy_command = format!("{binary} connect --proxy {scheme}://{proxy} {ca}%h:%p");
+        let ca = if ["https", "wss"].contains(&scheme) {
+            "--ca ca.crt "
+        } else {
+            ""
+        };
+        let path = if scheme.starts_with("ws") { "/ssh" } else { "" };
+        let proxy_command = format!("{binary} connect --proxy {scheme}://{proxy}{path} {ca}%h:%p");
         let mut command = quiet(program(name, "openssh-client"));
         command
             .args(options(self.directory.path(), &self.sshd.user, &proxy_command))
@@ -267,6 +273,13 @@ fn what_is_typed_in_a_terminal_over_cuts_arrives_as_it_was_typed() {
 #[test]
 fn copies_are_exact_by_tls_while_connections_fail_in_every_way() {
     let way = Way::with("https", Faults::random(32), "");
+    way.copies(6 << 20);
+    way.middle.has_failed_in_every_way();
+}
+
+#[test]
+fn copies_are_exact_by_a_websocket_while_connections_fail_in_every_way() {
+    let way = Way::with("wss", Faults::random(32), "");
     way.copies(6 << 20);
     way.middle.has_failed_in_every_way();
 }

@@ -270,6 +270,7 @@ async fn the_token_is_sent_over_http_1_in_one_segment() {
     let request = dial::head::Request {
         wanted: &wanted,
         authorization: Some("Bearer s3cret".to_owned().into()),
+        upgrade: None,
     };
     assert_eq!(segment[..length], *request.to_http1().expose().as_bytes());
     stream.write_all(&[ACCEPT, b"hello"].concat()).await.unwrap();

@@ -31,6 +31,8 @@ pub struct RequestCredentials<'a> {
     pub client: IpAddr,
     /// True if the client's address and the socket's peer are both loopback addresses.
     pub is_local: bool,
+    /// True if a trusted load balancer took it over TLS: the way from there is protected.
+    pub is_encrypted: bool,
     /// The right that it needs.
     pub right: Right,
 }
@@ -111,7 +113,7 @@ impl RequestCredentials<'_> {
             Cleartext::Loopback => self.is_local,
             Cleartext::Refuse => false,
         };
-        match is_accepted || self.client_tls.is_some() {
+        match is_accepted || self.is_encrypted || self.client_tls.is_some() {
             true => Ok(()),
             false => Err(RefusalReason::CleartextCredentials),
         }

@@ -115,6 +115,7 @@ fn request(token: &str, client: u32) -> RequestCredentials<'static> {
         client_tls: None,
         client: Ipv4Addr::from_bits(client).into(),
         is_local: true,
+        is_encrypted: false,
         right: Right::Connect,
     }
 }

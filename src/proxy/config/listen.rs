@@ -15,7 +15,7 @@ use crate::net::listen_conflicts::collide;
 use crate::net::listener;
 use crate::net::tls::Mode;
 use crate::proxy::connection::Port;
-use crate::proxy::http::RefusalMode;
+use crate::proxy::http::{RefusalMode, WebSocketOptions};
 use crate::tunnel::proxy_header::Policy;
 
 /// Reads one port or a list of ports. Each is an address, or a map with the key `address`.
@@ -63,6 +63,17 @@ struct PortKeys {
     reuse_port: bool,
     #[serde(default)]
     refusals: RefusalMode,
+    #[serde(default)]
+    websocket: Option<WebSocketKeys>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WebSocketKeys {
+    #[serde(deserialize_with = "forms::one::<UrlPath, _>")]
+    path: Box<str>,
+    #[serde(default)]
+    trusted_tls: bool,
 }
 
 impl From<PortForm> for Port {
@@ -74,6 +85,13 @@ impl From<PortForm> for Port {
                     reuse_port: keys.reuse_port,
                     ..keys.address.into()
                 },
+                websocket: keys.websocket.map(|websocket| {
+                    Arc::new(WebSocketOptions {
+                        path: websocket.path,
+                        trusted_tls: websocket.trusted_tls,
+                        trusted_proxies: keys.trusted_proxies.clone(),
+                    })
+                }),
                 proxy_header: match keys.proxy_protocol {
                     true => Policy::Required {
                         trusted: keys.trusted_proxies,
@@ -107,6 +125,7 @@ forms::forms! {
     pub(super) LocalAddress: SocketAddr = local_address, forms::ADDRESS;
     ScrapePeers: ScrapeNetworks = scrape_peers, Schema::Words(&["all", "loopback"]);
     ProxyProtocol: bool = is_required, Schema::Words(&["off", "required"]);
+    UrlPath: Box<str> = url_path, Schema::Text;
 }
 
 fn local_address(text: &str) -> Result<SocketAddr, &'static str> {
@@ -128,6 +147,15 @@ fn is_required(text: &str) -> Result<bool, &'static str> {
         "required" => Ok(true),
         "optional" => Err("must be `off` or `required`: where the header is optional, a client can forge it"),
         _ => Err("expected `off` or `required`"),
+    }
+}
+
+/// Parses the path of WebSocket requests, and removes a slash at its end.
+fn url_path(text: &str) -> Result<Box<str>, &'static str> {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte);
+    match text.starts_with('/') && text.bytes().all(is_plain) && !text.contains("//") {
+        true => Ok(text.strip_suffix('/').unwrap_or(text).into()),
+        false => Err("expected a path such as `/ssh`, of letters, digits and `-._~/`"),
     }
 }
 
@@ -160,10 +188,15 @@ fn proxy_header(port: &Port, field: &Field<'_>) {
         Policy::Required { trusted } if trusted.is_empty() => {
             mode.fault("needs `trusted_proxies`: without it any client could claim any address");
         }
-        Policy::Off if list.items().next().is_some() => {
-            list.fault("has no effect without `proxy_protocol: required`");
+        Policy::Off if list.items().next().is_some() && port.websocket.is_none() => {
+            list.fault("has no effect without `proxy_protocol: required` or `websocket`");
         }
         Policy::Required { .. } | Policy::Off => {}
+    }
+    let websocket = port.websocket.as_ref();
+    if websocket.is_some_and(|websocket| websocket.trusted_tls && websocket.trusted_proxies.is_empty()) {
+        let trusted_tls = field.at("websocket.trusted_tls");
+        trusted_tls.fault("needs `trusted_proxies`: without it any client could count as one of TLS");
     }
 }
 

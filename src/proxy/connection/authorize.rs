@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 use super::in_band::close_phrase;
-use super::pending::PendingRequest;
+use super::pending::{PendingRequest, Way};
 use crate::base::authority::Authority;
 use crate::base::boxed::boxed;
 use crate::policy::access::credentials::credential::{Credential, CredentialError};
@@ -233,9 +233,11 @@ fn evidence<'a>(
         client_tls: pending.record.info.tls.as_ref(),
         client,
         // Behind a load balancer on this host a client is where its PROXY header says.
-        is_local: [client, pending.record.info.peer.ip()]
-            .iter()
-            .all(|address| address.to_canonical().is_loopback()),
+        is_local: pending.way == Way::Direct
+            && [client, pending.record.info.peer.ip()]
+                .iter()
+                .all(|address| address.to_canonical().is_loopback()),
+        is_encrypted: pending.way == Way::Encrypted,
         right,
     }
 }

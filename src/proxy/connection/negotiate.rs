@@ -54,7 +54,10 @@ async fn refuse_cleartext(stream: TcpStream, read: Vec<u8>, pending: PendingRequ
     let mut exchange = Exchange::http1(stream, read);
     if pending.refusals != RefusalMode::Http {
         // Whatever it asks for, it needs TLS.
-        pending.step(exchange.read_head(CredentialPolicy::Ignored)).await.ok();
+        pending
+            .step(exchange.read_head(CredentialPolicy::Ignored, None))
+            .await
+            .ok();
     }
     pending.refuse(exchange, &RefusalReason::TlsRequired.into()).await;
 }

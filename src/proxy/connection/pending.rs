@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use tokio::time::{Instant, sleep_until};
 
-use super::Shared;
 use super::in_band;
 use super::record::RequestRecord;
+use super::{Port, Shared};
 use crate::net::transport::Transport;
-use crate::proxy::http::{Exchange, RefusalMode};
+use crate::proxy::http::{Exchange, Forwarding, RefusalMode, WebSocketOptions};
 use crate::proxy::record::RequestInfo;
 use crate::proxy::record::line::AnswerKind;
 use crate::tunnel::limits::owners::{LimitOwner, OwnerName, network};
@@ -34,13 +34,28 @@ pub(super) struct PendingRequest<'a> {
     pub(super) target_is_ssh: bool,
     /// True if it may start the workload of its target: a user has asked for a login, not a program for the rest of one.
     pub(super) may_wake: bool,
+    /// The WebSocket of the port; `None` if it has none.
+    pub(super) websocket: Option<Arc<WebSocketOptions>>,
+    /// The way of the request before its last hop.
+    pub(super) way: Way,
     /// The limits that all connections of the client share; `None` before the PROXY header has been read.
     client: Option<Arc<LimitOwner>>,
 }
 
+/// The way of a request before its last hop, by which a credential in clear is judged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// The peer is its client, as far as can be seen.
+    Direct,
+    /// It was forwarded: its client is elsewhere, and may have sent it in clear.
+    Forwarded,
+    /// It was forwarded by a trusted load balancer, which takes TLS only.
+    Encrypted,
+}
+
 impl<'a> PendingRequest<'a> {
     /// Creates the pending request of an accepted connection. Its number orders it by age in every set that it joins.
-    pub(super) fn new(peer: SocketAddr, local: Option<SocketAddr>, refusals: RefusalMode, shared: &'a Shared) -> Self {
+    pub(super) fn new(peer: SocketAddr, local: Option<SocketAddr>, port: &Port, shared: &'a Shared) -> Self {
         let mut record = RequestRecord::open(shared, shared.ids.next(), peer, Instant::now());
         record.info.locals = [local, None];
         Self {
@@ -48,9 +63,11 @@ impl<'a> PendingRequest<'a> {
             record,
             addresses: AddressPair::without_header(peer, local),
             admission: Ok(()),
-            refusals,
+            refusals: port.refusals,
             target_is_ssh: true,
             may_wake: false,
+            websocket: port.websocket.clone(),
+            way: Way::Direct,
             client: None,
         }
     }
@@ -62,6 +79,24 @@ impl<'a> PendingRequest<'a> {
         let network = network(addresses.source.ip());
         self.client = Some(self.shared.clients.get(OwnerName::Client(network)));
         self.admission = self.shared.connect_rate.count(network);
+    }
+
+    /// Notes that load balancers have forwarded the request. The client that a trusted one names counts from now on, for its
+    /// connect rate, too.
+    pub(super) fn forwarded(&mut self, forwarding: &Forwarding, websocket: &WebSocketOptions) {
+        let is_trusted = websocket.trusts(self.addresses.source.ip());
+        if forwarding.client.is_some() {
+            self.way = Way::Forwarded;
+        }
+        if is_trusted && websocket.trusted_tls && forwarding.is_encrypted {
+            self.way = Way::Encrypted;
+        }
+        if is_trusted && let Some(client) = websocket.client(forwarding) {
+            self.with_client(AddressPair {
+                source: SocketAddr::new(client, 0),
+                ..self.addresses
+            });
+        }
     }
 
     /// Returns the owner of the client's limits, which is known before any request is read.
@@ -83,6 +118,7 @@ impl<'a> PendingRequest<'a> {
             record,
             target_is_ssh: true,
             client: self.client.clone(),
+            websocket: self.websocket.clone(),
             ..*self
         }
     }

@@ -13,7 +13,7 @@ use crate::net::tls::{self, Tls};
 use crate::policy::access::Access;
 use crate::policy::allowlist::Allowlist;
 use crate::proxy::anchors::Anchors;
-use crate::proxy::http::RefusalMode;
+use crate::proxy::http::{RefusalMode, WebSocketOptions};
 use crate::proxy::metrics::Metrics;
 use crate::proxy::open_tunnels::registry::Registry;
 use crate::proxy::record::Ids;
@@ -131,6 +131,8 @@ pub struct Port {
     pub tls: tls::Mode,
     /// The way in which refusals are sent.
     pub refusals: RefusalMode,
+    /// The WebSocket requests that it takes; `None` for none.
+    pub websocket: Option<Arc<WebSocketOptions>>,
 }
 
 /// A port of this process alone, without TLS and PROXY header.
@@ -141,6 +143,7 @@ impl From<SocketAddr> for Port {
             proxy_header: proxy_header::Policy::Off,
             tls: tls::Mode::Off,
             refusals: RefusalMode::default(),
+            websocket: None,
         }
     }
 }

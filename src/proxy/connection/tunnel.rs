@@ -113,6 +113,12 @@ async fn close_both(
         // After a notice an end of stream does not look like the target's.
         end.eof_sent.download = in_band::send_notice(&mut transports.downstream, &notice).await;
     }
+    // WebSocket's own notice: the status 1012 is a restart, 1008 a rule (RFC 6455 section 7.4.1).
+    if end.close.by == Side::Proxy {
+        let is_drained = matches!(end.close.reason, CloseReason::Drained | CloseReason::ResumedElsewhere);
+        let code = if is_drained { 1012 } else { 1008 };
+        transports.downstream.set_end(code, &end.close.to_string());
+    }
     relay::finish(transports, end.close, end.eof_sent).await;
 }
 

@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
+use super::websocket::Forwarding;
 use crate::base::authority::Authority;
 use crate::policy::access::credentials::credential::{Credential, CredentialError};
 use crate::protocol::end_notice::Marker;
 use crate::protocol::host_key::{HostKeys, PublishedKeys};
 use crate::protocol::listing::NameFilter;
 use crate::protocol::resume::keys::SessionId;
+use crate::protocol::websocket::handshake::{UPGRADE, VERSION};
 use crate::tunnel::outcome::{Refusal, RefusalReason};
 
 /// A complete request.
@@ -45,6 +47,8 @@ pub struct ConnectRequest {
     pub(crate) no_wake: bool,
     /// The host keys that it asks for, or publishes.
     pub(crate) host_keys: HostKeysField,
+    /// What load balancers have added, if it is for a WebSocket.
+    pub(crate) websocket: Option<Forwarding>,
 }
 
 /// The field [`host_key::FIELD`](crate::protocol::host_key::FIELD) of a request.
@@ -156,8 +160,8 @@ pub(super) fn listing_fields(length: usize) -> [(&'static str, String); 3] {
     ]
 }
 
-/// Returns the fields of a refusal over every version of HTTP.
-pub(super) fn fields(refusal: &Refusal) -> Vec<(&'static str, String)> {
+/// Returns the fields of a refusal over every version of HTTP. `status`: as sent.
+pub(super) fn fields(refusal: &Refusal, status: u16) -> Vec<(&'static str, String)> {
     let reason = refusal.reason;
     let mut fields = vec![
         ("Content-Type", "text/plain".to_owned()),
@@ -165,7 +169,16 @@ pub(super) fn fields(refusal: &Refusal) -> Vec<(&'static str, String)> {
         ("Proxy-Status", proxy_status(refusal)),
     ];
     let challenges = challenges(reason).into_iter().flatten();
-    fields.extend(challenges.map(|challenge| ("Proxy-Authenticate", challenge.to_owned())));
+    let challenge = if status == UNAUTHORIZED {
+        "WWW-Authenticate"
+    } else {
+        "Proxy-Authenticate"
+    };
+    fields.extend(challenges.map(|text| (challenge, text.to_owned())));
+    if reason == RefusalReason::UpgradeRequired {
+        fields.push(("Upgrade", UPGRADE.to_owned()));
+        fields.push(("Sec-WebSocket-Version", VERSION.to_owned()));
+    }
     if reason == RefusalReason::MethodNotAllowed {
         fields.push(("Allow", "CONNECT".to_owned()));
     }
@@ -175,6 +188,17 @@ pub(super) fn fields(refusal: &Refusal) -> Vec<(&'static str, String)> {
     fields.extend(to_start.map(|seconds| (STARTING_FIELD, seconds.to_string())));
     fields
 }
+
+/// Returns the status of a refusal as it is sent. A load balancer takes a WebSocket for one of its own servers, not for a
+/// proxy: it removes the fields of a 407.
+pub(super) fn status(refusal: &Refusal, is_websocket: bool) -> u16 {
+    match refusal.reason.status() {
+        407 if is_websocket => UNAUTHORIZED,
+        status => status,
+    }
+}
+
+const UNAUTHORIZED: u16 = 401;
 
 /// Returns the body of a refusal, its phrase: some clients print that, and HTTP/2 has no reason phrase.
 pub(super) fn body(refusal: &Refusal) -> String {

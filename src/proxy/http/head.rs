@@ -1,15 +1,19 @@
 //! The parser of a request head: the bytes become a target, or a refusal.
 
+use std::borrow::Cow;
+
 use httparse::{Error, Header, Request, Status};
 
 use super::exchange::{
     ConnectRequest, CredentialPolicy, HostKeysField, ListingRequest, Purpose, RequestHead, WAKE_FIELD, credential,
     no_wake, session,
 };
+use super::websocket::{self, WebSocketOptions, has_token};
 use crate::protocol::end_notice;
 use crate::protocol::host_key;
 use crate::protocol::listing::NameFilter;
 use crate::protocol::registration;
+use crate::protocol::websocket::handshake::{self, is_key};
 use crate::tunnel::outcome::{Malformed, RefusalReason};
 
 /// The most bytes that a request head may have.
@@ -24,6 +28,8 @@ pub struct Head {
     pub length: usize,
     /// The version of HTTP.
     pub version: Version,
+    /// The `Sec-WebSocket-Accept` of the answer, if the request is for a WebSocket.
+    pub accept: Option<Box<str>>,
 }
 
 /// The version of an HTTP/1 request.
@@ -36,14 +42,19 @@ pub enum Version {
     Http11,
 }
 
-/// Parses a CONNECT request head (RFC 9112 section 3). `None` means that more bytes are needed.
+/// Parses the head of a CONNECT (RFC 9112 section 3) or, if `websocket` is given, of a WebSocket request. `None` means
+/// that more bytes are needed.
 ///
 /// # Errors
 /// The refusal, which no further byte can change.
 ///
 /// httparse is hyper's parser. It is called directly, since hyper keeps neither the raw request target nor the fault, and
 /// answers a fault by itself.
-pub fn parse(bytes: &[u8], credentials: CredentialPolicy) -> Result<Option<Head>, RefusalReason> {
+pub fn parse(
+    bytes: &[u8],
+    credentials: CredentialPolicy,
+    websocket: Option<&WebSocketOptions>,
+) -> Result<Option<Head>, RefusalReason> {
     // "A server SHOULD ignore at least one empty line" before a request line: RFC 9112 section 2.2.
     let blank = bytes.iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
     match bytes.get(blank) {
@@ -60,34 +71,31 @@ pub fn parse(bytes: &[u8], credentials: CredentialPolicy) -> Result<Option<Head>
         Ok(Status::Partial) => return Ok(None),
         Err(error) => return Err(refusal_of(error, bytes)),
     };
-    let path = request.path.unwrap_or_default();
     let version = match request.version {
         Some(0) => Version::Http10,
         _ => Version::Http11,
     };
-    let (purpose, target) = match request.method {
-        Some("CONNECT") => (Purpose::Tunnel, path),
-        Some("GET") if asks_for_upgrade(&request) => match path.strip_prefix(registration::PATH) {
-            Some(served) => (Purpose::Registration, served),
-            None => return Err(RefusalReason::MethodNotAllowed),
-        },
-        Some("GET") => {
-            let request = RequestHead::Listing(listing(&request, credentials)?);
-            return Ok(Some(Head {
-                request,
-                length,
-                version,
-            }));
-        }
-        _ => return Err(RefusalReason::MethodNotAllowed),
+    let Some((purpose, target, is_websocket)) = requested(&request, websocket)? else {
+        let request = RequestHead::Listing(listing(&request, credentials)?);
+        return Ok(Some(Head {
+            request,
+            length,
+            version,
+            accept: None,
+        }));
     };
     // Before the fields: most clients repeat the target in Host, and the phrase has to name the fault that the user typed.
     let authority = target.parse().map_err(|error| malformed(Malformed::Target(error)))?;
     check_fields(request.headers, version == Version::Http11).map_err(malformed)?;
+    let field = |name| values(request.headers, name);
+    let forwarding = is_websocket.then(|| websocket::check(field)).transpose()?;
+    let accept = is_websocket.then(|| accept(field)).transpose().map_err(malformed)?;
     let credential = match (credentials, purpose) {
         (CredentialPolicy::Ignored, Purpose::Tunnel) => None,
         (CredentialPolicy::Read, _) | (_, Purpose::Registration) => {
-            credential(values(request.headers, "proxy-authorization"))
+            // A load balancer forwards the field for servers, and may remove that for proxies.
+            let of_server = field("authorization").filter(|_| is_websocket);
+            credential(field("proxy-authorization").chain(of_server))
         }
     };
     Ok(Some(Head {
@@ -99,9 +107,11 @@ pub fn parse(bytes: &[u8], credentials: CredentialPolicy) -> Result<Option<Head>
             session: session(|name| values(request.headers, name).next()),
             no_wake: no_wake(values(request.headers, WAKE_FIELD)),
             host_keys: HostKeysField::parse(values(request.headers, host_key::FIELD)),
+            websocket: forwarding,
         }),
         length,
         version,
+        accept,
     }))
 }
 
@@ -119,18 +129,49 @@ fn listing(request: &Request<'_, '_>, credentials: CredentialPolicy) -> Result<L
     })
 }
 
-/// Returns whether a request asks for the protocol of registrations, by HTTP/1.1 (RFC 9110 section 7.8).
-fn asks_for_upgrade(request: &Request<'_, '_>) -> bool {
-    let has = |name, wanted: &str| {
-        let values = values(request.headers, name).filter_map(|value| str::from_utf8(value).ok());
-        let mut options = values.flat_map(|value| value.split(','));
-        options.any(|option| option.trim().eq_ignore_ascii_case(wanted))
+/// Returns the purpose of a request, its target, and whether it is for a WebSocket; `None` for any other GET, which may ask for a
+/// listing.
+fn requested<'a>(
+    request: &'a Request<'_, '_>,
+    websocket: Option<&WebSocketOptions>,
+) -> Result<Option<(Purpose, Cow<'a, str>, bool)>, RefusalReason> {
+    let path = request.path.unwrap_or_default();
+    match request.method {
+        Some("CONNECT") => return Ok(Some((Purpose::Tunnel, path.into(), false))),
+        Some("GET") => {}
+        _ => return Err(RefusalReason::MethodNotAllowed),
+    }
+    if asks_for_upgrade(request, registration::UPGRADE) {
+        let served = path.strip_prefix(registration::PATH);
+        let served = served.ok_or(RefusalReason::MethodNotAllowed)?;
+        return Ok(Some((Purpose::Registration, served.into(), false)));
+    }
+    let Some(target) = websocket.and_then(|websocket| websocket.target(path)) else {
+        return Ok(None);
     };
-    request.version == Some(1) && has("connection", "upgrade") && has("upgrade", registration::UPGRADE)
+    match asks_for_upgrade(request, handshake::UPGRADE) {
+        true => Ok(Some((Purpose::Tunnel, target, true))),
+        false => Err(RefusalReason::UpgradeRequired),
+    }
+}
+
+/// Returns whether a request asks for that protocol, by HTTP/1.1 (RFC 9110 section 7.8).
+fn asks_for_upgrade(request: &Request<'_, '_>, protocol: &str) -> bool {
+    let has = |name, wanted| has_token(values(request.headers, name), wanted);
+    request.version == Some(1) && has("connection", "upgrade") && has("upgrade", protocol)
+}
+
+/// Returns the `Sec-WebSocket-Accept` for the one key of a request.
+fn accept<'a, V: Iterator<Item = &'a [u8]>>(field: impl Fn(&'static str) -> V) -> Result<Box<str>, Malformed> {
+    let mut keys = field("sec-websocket-key");
+    match (keys.next(), keys.next()) {
+        (Some(key), None) if is_key(key) => Ok(handshake::accept(key).into()),
+        _ => Err(Malformed::WebSocketKey),
+    }
 }
 
 /// Returns the values of all fields of that name.
-fn values<'a>(fields: &'a [Header<'_>], name: &'a str) -> impl Iterator<Item = &'a [u8]> {
+fn values<'a>(fields: &'a [Header<'_>], name: &'static str) -> impl Iterator<Item = &'a [u8]> {
     let fields = fields.iter().filter(move |field| field.name.eq_ignore_ascii_case(name));
     fields.map(|field| field.value)
 }
@@ -211,7 +252,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn read(bytes: &[u8]) -> Result<Option<Head>, RefusalReason> {
-        parse(bytes, CredentialPolicy::Read)
+        parse(bytes, CredentialPolicy::Read, None)
     }
 
     fn decide(head: &str) -> Result<Option<String>, RefusalReason> {

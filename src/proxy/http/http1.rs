@@ -7,15 +7,18 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 use super::client_program::{ClientProgram, SniffedHead, identify};
-use super::exchange::{CredentialPolicy, RequestHead, SEND_TIMEOUT, body, fields, listing_fields};
+use super::exchange::{CredentialPolicy, RequestHead, SEND_TIMEOUT, body, fields, listing_fields, status};
 use super::head::{self, Head, MAX_HEAD_BYTES, Version};
+use super::websocket::WebSocketOptions;
 use crate::base::secret;
 use crate::net::transport::{Reader as _, Transport, read_more, send_all};
 use crate::protocol::end_notice::Marker;
 use crate::protocol::host_key::PublishedKeys;
 use crate::protocol::ssh_disconnect::{Code, Disconnect};
+use crate::protocol::websocket::handshake::{SUBPROTOCOL, UPGRADE};
 use crate::tunnel::outcome::{Malformed, Refusal, RefusalReason, refusal_of};
 use crate::tunnel::stream::Stream;
+use crate::tunnel::websocket::WebSocket;
 
 /// An exchange that has no answer yet.
 #[derive(Debug)]
@@ -28,6 +31,8 @@ pub struct Http1Exchange {
     /// The sender of the request, once it is complete.
     sniffed: SniffedHead,
     end_marker: Option<Marker>,
+    /// The `Sec-WebSocket-Accept` of the answer, if the request is for a WebSocket.
+    accept: Option<Box<str>>,
 }
 
 impl Http1Exchange {
@@ -39,6 +44,7 @@ impl Http1Exchange {
             version: Version::default(),
             sniffed: SniffedHead::default(),
             end_marker: None,
+            accept: None,
         }
     }
 
@@ -63,13 +69,15 @@ impl Http1Exchange {
         self.buffer.drain(..head.length);
         self.version = head.version;
         self.end_marker = end_marker;
+        self.accept = head.accept;
         head.request
     }
 
     /// Returns the refusal as an HTTP response or, for a client that spoke SSH, as a message of SSH.
     fn answer(&self, refusal: &Refusal) -> Vec<u8> {
         if refusal.reason != RefusalReason::Malformed(Malformed::Ssh) {
-            return response(refusal, self.version).into_bytes();
+            let status = status(refusal, self.accept.is_some());
+            return response(refusal, status, self.version).into_bytes();
         }
         let sentence = refusal.phrase().to_owned();
         let code = Code::ProtocolError;
@@ -81,7 +89,11 @@ impl Http1Exchange {
     }
 
     /// Reads until the head is complete or refused, in any number of pieces.
-    pub(super) async fn read_head(&mut self, credentials: CredentialPolicy) -> Result<RequestHead, RefusalReason> {
+    pub(super) async fn read_head(
+        &mut self,
+        credentials: CredentialPolicy,
+        websocket: Option<&WebSocketOptions>,
+    ) -> Result<RequestHead, RefusalReason> {
         let mut known = 0;
         loop {
             let came = self.buffer.get(known..).unwrap_or_default();
@@ -89,7 +101,7 @@ impl Http1Exchange {
             // are parsed, which may be no request at all, and each line's end, which may complete the head.
             let decides = known == 0 || came.contains(&b'\n') || self.buffer.len() >= MAX_HEAD_BYTES;
             if decides && !came.is_empty() {
-                match head::parse(&self.buffer, credentials) {
+                match head::parse(&self.buffer, credentials, websocket) {
                     Ok(Some(head)) => return Ok(self.take_head(head)),
                     Ok(None) => {}
                     Err(refusal) => {
@@ -129,9 +141,21 @@ impl Http1Exchange {
 
     /// Writes the response in one piece: corkscrew reads it by one read.
     pub(super) async fn accept(mut self, keys: Option<&PublishedKeys>) -> Result<(Stream, Vec<u8>), RefusalReason> {
+        if let Some(accept) = self.accept.take() {
+            let fields = format!(
+                "Upgrade: {UPGRADE}\r\nSec-WebSocket-Accept: {accept}\r\nSec-WebSocket-Protocol: {SUBPROTOCOL}\r\n{}",
+                extra_fields(self.end_marker, keys)
+            );
+            let (stream, early) = self.upgrade(&fields).await?;
+            return Ok((WebSocket::server(stream, early).into(), Vec::new()));
+        }
         let sent = match (self.end_marker, keys) {
             (None, None) => self.send(CONFIRMATION).await,
-            (marker, keys) => self.send(confirmation(marker, keys).as_bytes()).await,
+            (marker, keys) => {
+                let fields = extra_fields(marker, keys);
+                let head = format!("HTTP/1.1 200 Connection established\r\n{fields}\r\n");
+                self.send(head.as_bytes()).await
+            }
         };
         sent.map_err(|_| RefusalReason::ClientDisconnected)?;
         Ok((self.stream, self.buffer))
@@ -189,26 +213,25 @@ impl Http1Exchange {
 
 /// Returns the response. A 407 has the version of the request: nc asks for a password if the answer begins with
 /// `HTTP/1.0 407`, its own version. All other answers are HTTP/1.1 (RFC 9110 section 2.5 allows either).
-fn response(refusal: &Refusal, version: Version) -> String {
-    let (status, phrase) = (refusal.reason.status(), refusal.phrase());
+fn response(refusal: &Refusal, status: u16, version: Version) -> String {
+    let phrase = refusal.phrase();
     let version = match (version, status) {
         (Version::Http10, 407) => "HTTP/1.0",
         _ => "HTTP/1.1",
     };
     let mut answer = format!("{version} {status} {phrase}\r\nConnection: close\r\n");
-    for (name, value) in fields(refusal) {
+    for (name, value) in fields(refusal, status) {
         // Writing to a String does not fail.
         write!(answer, "{name}: {value}\r\n").ok();
     }
     answer + "\r\n" + &body(refusal)
 }
 
-/// Returns the 200 for a client that asks for an end notice or for host keys.
-fn confirmation(marker: Option<Marker>, keys: Option<&PublishedKeys>) -> String {
+/// Returns the fields for a client that asks for an end notice or for host keys.
+fn extra_fields(marker: Option<Marker>, keys: Option<&PublishedKeys>) -> String {
     let marker = marker.map(|marker| format!("Switchboard-End: {marker}\r\n"));
     let keys = keys.map(|keys| format!("Switchboard-Host-Keys: {keys}\r\n"));
-    let fields: String = marker.into_iter().chain(keys).collect();
-    format!("HTTP/1.1 200 Connection established\r\n{fields}\r\n")
+    marker.into_iter().chain(keys).collect()
 }
 
 /// No field at all, which every client understands and every client's buffer holds (RFC 9110 section 9.3.6 forbids
@@ -225,18 +248,18 @@ mod tests {
     #[test]
     fn a_refusal_is_a_whole_response_that_closes() {
         assert_eq!(
-            response(&RefusalReason::MethodNotAllowed.into(), Version::Http10),
+            response(&RefusalReason::MethodNotAllowed.into(), 405, Version::Http10),
             "HTTP/1.1 405 only CONNECT is served here\r\nConnection: close\r\nContent-Type: text/plain\r\n\
              Content-Length: 28\r\nProxy-Status: switchboard; error=http_request_error; \
              details=\"only CONNECT is served here\"\r\nAllow: CONNECT\r\n\r\n\
              only CONNECT is served here\n"
         );
-        assert!(response(&RefusalReason::Draining.into(), Version::Http11).contains("\r\nRetry-After: 1\r\n"));
+        assert!(response(&RefusalReason::Draining.into(), 503, Version::Http11).contains("\r\nRetry-After: 1\r\n"));
     }
 
     #[test]
     fn a_challenge_has_two_fields_and_the_version_that_asked() {
-        let challenged = |refusal: RefusalReason, version| response(&refusal.into(), version);
+        let challenged = |refusal: RefusalReason, version| response(&refusal.into(), 407, version);
         let basic = "\r\nProxy-Authenticate: Basic realm=\"switchboard\", charset=\"UTF-8\"";
         for (refusal, bearer) in [
             (RefusalReason::CredentialsRequired, "Bearer realm=\"switchboard\""),
@@ -254,7 +277,7 @@ mod tests {
             assert!(challenged(refusal, Version::Http11).starts_with("HTTP/1.1 407 "));
         }
         let refusal = Refusal::with_phrase(RefusalReason::NotAuthorized, "no").with_details("create \"x\"");
-        let answer = response(&refusal, Version::Http10);
+        let answer = response(&refusal, 403, Version::Http10);
         assert!(answer.starts_with("HTTP/1.1 403 no\r\n"), "{answer}");
         let status = "Proxy-Status: switchboard; error=http_request_denied; details=\"no: create 'x'\"\r\n";
         assert!(answer.contains(status), "{answer}");

@@ -1,37 +1,49 @@
 //! One exchange over HTTP/2: the head of a request, and its one answer.
 
 use h2::Reason;
+use h2::ext::Protocol;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, header};
 use tokio::time::timeout;
 
 use super::exchange::{
     ConnectRequest, CredentialPolicy, HostKeysField, ListingRequest, Purpose, RequestHead, SEND_TIMEOUT, WAKE_FIELD,
-    body, credential, fields, listing_fields, no_wake, session,
+    body, credential, fields, listing_fields, no_wake, session, status,
 };
+use super::websocket::{self, WebSocketOptions};
 use crate::base::authority::Authority;
 use crate::net::transport::send_all;
 use crate::protocol::end_notice::{self, Marker};
 use crate::protocol::host_key::{self, PublishedKeys};
 use crate::protocol::listing::NameFilter;
+use crate::protocol::websocket::handshake::{SUBPROTOCOL, UPGRADE};
 use crate::tunnel::http2::Request;
 use crate::tunnel::outcome::{Malformed, Refusal, RefusalReason, refusal_of};
 use crate::tunnel::stream::Stream;
+use crate::tunnel::websocket::WebSocket;
 
 /// Reads the head.
 ///
-/// h2 has refused the rest already: `:scheme`, `:path` or `:protocol` on a CONNECT and connection fields by a stream error,
-/// field names in upper case by a connection error.
+/// h2 has refused the rest already: `:scheme` or `:path` on a CONNECT without `:protocol` and connection fields by a stream
+/// error, field names in upper case by a connection error. A `:protocol` it accepts from a client that was offered none.
 ///
 /// # Errors
 /// The refusal.
-pub(super) fn read_head(request: &Request, credentials: CredentialPolicy) -> Result<RequestHead, RefusalReason> {
+pub(super) fn read_head(
+    request: &Request,
+    credentials: CredentialPolicy,
+    websocket: Option<&WebSocketOptions>,
+) -> Result<RequestHead, RefusalReason> {
     let head = &request.head;
     if head.headers.len() > MAX_FIELDS {
         return Err(RefusalReason::RequestHeaderTooLarge);
     }
-    let credential = || match credentials {
+    let field = |name| values(&head.headers, name);
+    let credential = |is_websocket: bool| match credentials {
         CredentialPolicy::Ignored => None,
-        CredentialPolicy::Read => credential(values(&head.headers, "proxy-authorization")),
+        CredentialPolicy::Read => {
+            let of_server = field("authorization").filter(|_| is_websocket);
+            credential(field("proxy-authorization").chain(of_server))
+        }
     };
     if head.method != Method::CONNECT {
         let path = head.uri.path_and_query().map_or("", |path| path.as_str());
@@ -40,12 +52,27 @@ pub(super) fn read_head(request: &Request, credentials: CredentialPolicy) -> Res
         let filter = filter.ok_or(RefusalReason::MethodNotAllowed)?;
         return Ok(RequestHead::Listing(ListingRequest {
             filter,
-            credential: credential(),
+            credential: credential(false),
         }));
     }
-    let authority = head.uri.authority().ok_or(Malformed::NoAuthority);
-    let target = authority.and_then(|authority| authority.as_str().parse().map_err(Malformed::Target));
+    let is_websocket = is_websocket(request);
+    if !is_websocket && head.extensions.get::<Protocol>().is_some() {
+        return Err(RefusalReason::MethodNotAllowed);
+    }
+    let target = match is_websocket {
+        true => {
+            let path = websocket.and_then(|websocket| websocket.target(head.uri.path()));
+            path.ok_or(RefusalReason::MethodNotAllowed)?
+                .parse()
+                .map_err(Malformed::Target)
+        }
+        false => {
+            let authority = head.uri.authority().ok_or(Malformed::NoAuthority);
+            authority.and_then(|authority| authority.as_str().parse().map_err(Malformed::Target))
+        }
+    };
     let target: Authority = target.map_err(RefusalReason::Malformed)?;
+    let forwarding = is_websocket.then(|| websocket::check(field)).transpose()?;
     // Even 0, which HTTP/1 clients send: h2 would reject the tunnel's first byte.
     if head.headers.contains_key(header::CONTENT_LENGTH) {
         return Err(RefusalReason::Malformed(Malformed::Content));
@@ -53,11 +80,12 @@ pub(super) fn read_head(request: &Request, credentials: CredentialPolicy) -> Res
     Ok(RequestHead::Connect(ConnectRequest {
         authority: target,
         purpose: Purpose::Tunnel,
-        credential: credential(),
+        credential: credential(is_websocket),
         end_marker: end_marker(&head.headers),
         session: session(|name| values(&head.headers, name).next()),
         no_wake: no_wake(values(&head.headers, WAKE_FIELD)),
         host_keys: HostKeysField::parse(values(&head.headers, host_key::FIELD)),
+        websocket: forwarding,
     }))
 }
 
@@ -78,13 +106,24 @@ pub(super) fn accept(request: Request, host_keys: Option<&PublishedKeys>) -> Res
     let mut answer = Response::new(());
     let marker = end_marker(&request.head.headers).map(|marker| (end_notice::FIELD, marker.to_string()));
     let host_keys = host_keys.map(|keys| (host_key::FIELD, keys.to_string()));
-    for (name, value) in marker.into_iter().chain(host_keys) {
+    let is_websocket = is_websocket(&request);
+    let subprotocol = is_websocket.then(|| ("sec-websocket-protocol", SUBPROTOCOL.to_owned()));
+    for (name, value) in marker.into_iter().chain(host_keys).chain(subprotocol) {
         if let Ok(value) = value.try_into() {
             answer.headers_mut().insert(name, value);
         }
     }
     let stream = request.answer(answer).map_err(|_| RefusalReason::ClientDisconnected)?;
-    Ok(stream.into())
+    Ok(match is_websocket {
+        true => WebSocket::server(stream.into(), Vec::new()).into(),
+        false => stream.into(),
+    })
+}
+
+/// Returns whether a CONNECT is one for a WebSocket (RFC 8441 section 5).
+fn is_websocket(request: &Request) -> bool {
+    let protocol = request.head.extensions.get::<Protocol>();
+    protocol.is_some_and(|protocol| protocol.as_str() == UPGRADE)
 }
 
 /// Sends a listing, as the client's window allows it.
@@ -110,7 +149,10 @@ pub(super) fn refuse(request: Request, refusal: &Refusal) -> Option<Stream> {
         request.reset_stream(Reason::PROTOCOL_ERROR);
     } else if refusal.reason.is_answered()
         // An error means that the client has reset the stream.
-        && let Ok(stream) = request.answer(answer(refusal))
+        && let Ok(stream) = {
+            let status = status(refusal, is_websocket(&request));
+            request.answer(answer(refusal, status))
+        }
     {
         return Some(stream.finished_with(body(refusal).into_bytes()).into());
     }
@@ -128,10 +170,10 @@ fn values<'a>(fields: &'a HeaderMap, name: &'static str) -> impl Iterator<Item =
 }
 
 /// Returns the head of a refusal.
-fn answer(refusal: &Refusal) -> Response<()> {
+fn answer(refusal: &Refusal, status: u16) -> Response<()> {
     let mut answer = Response::new(());
-    *answer.status_mut() = StatusCode::from_u16(refusal.reason.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    with_fields(answer, fields(refusal))
+    *answer.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    with_fields(answer, fields(refusal, status))
 }
 
 /// Returns the head of an answer with these fields.
@@ -153,7 +195,7 @@ mod tests {
 
     #[test]
     fn a_refusal_has_the_fields_of_one_over_http_1() {
-        let answer = answer(&RefusalReason::MethodNotAllowed.into());
+        let answer = answer(&RefusalReason::MethodNotAllowed.into(), 405);
         assert_eq!(answer.status(), 405);
         let fields: Vec<_> = answer
             .headers()
@@ -173,7 +215,7 @@ mod tests {
             ]
         );
         let told = Refusal::with_phrase(RefusalReason::NoEndpoint, "none for \"a\\b\"");
-        let answer = super::answer(&told);
+        let answer = super::answer(&told, 503);
         assert_eq!(answer.headers()["retry-after"], "1");
         assert_eq!(
             answer.headers()["proxy-status"],

@@ -40,6 +40,7 @@ struct State<D> {
     acknowledged: u32,
     /// The number of streams that the peer may have open at once.
     streams: u32,
+    offers_websockets: bool,
     /// The bytes that are still read, and dropped, after the end of stream has been sent.
     discards: usize,
     /// The end of the wait for the peer's end of stream; `None` before the close.
@@ -72,6 +73,17 @@ impl<D: Transport> Connection<D> {
         self.0.lock().streams
     }
 
+    /// Sets whether the peer is offered WebSockets (RFC 8441 section 3).
+    pub fn offering_websockets(self, are_offered: bool) -> Self {
+        self.0.lock().offers_websockets = are_offered;
+        self
+    }
+
+    /// Returns whether the peer is offered WebSockets.
+    pub(super) fn offers_websockets(&self) -> bool {
+        self.0.lock().offers_websockets
+    }
+
     /// Creates the connection to a server, whose first bytes, `early`, were read already.
     pub(super) fn to_server(transport: D, early: Vec<u8>) -> Self {
         Self::with_budget(transport, early, FrameBudget::of_server)
@@ -89,6 +101,7 @@ impl<D: Transport> Connection<D> {
             pace: Pace::new(),
             acknowledged: 0,
             streams: MAX_STREAMS,
+            offers_websockets: false,
             discards: LINGER_BYTES,
             close_deadline: None,
         })))

@@ -32,6 +32,10 @@ pub enum Malformed {
     NoAuthority,
     /// The connection breaks RFC 9113.
     Frame,
+    /// A WebSocket request without one key of 16 bytes (RFC 6455 section 4.1).
+    WebSocketKey,
+    /// A WebSocket request for another subprotocol.
+    Subprotocol,
 }
 
 impl Malformed {
@@ -51,6 +55,8 @@ impl Malformed {
             Self::Truncated => "the request head is incomplete",
             Self::NoAuthority => "the :authority is missing",
             Self::Frame => "the HTTP/2 connection is malformed",
+            Self::WebSocketKey => "the Sec-WebSocket-Key is missing or malformed",
+            Self::Subprotocol => "the WebSocket subprotocol must be switchboard.v1",
         }
     }
 }

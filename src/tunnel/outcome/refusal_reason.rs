@@ -75,6 +75,14 @@ refusals! {
     MethodNotAllowed =>
         405, "method_not_allowed", Proxy, "http_request_error", None, 1,
         "only CONNECT is served here";
+    /// The path is that of WebSocket requests, and the request is none of version 13.
+    UpgradeRequired =>
+        426, "upgrade_required", Proxy, "http_request_error", None, 1,
+        "a WebSocket of version 13 is needed here";
+    /// The WebSocket request comes from a page in a browser.
+    OriginRefused =>
+        403, "origin_refused", Proxy, "http_request_denied", None, 1,
+        "pages of web sites may not open tunnels";
     /// The head was not complete before its deadline.
     RequestHeaderTimeout =>
         408, "request_header_timeout", Proxy, "http_request_error", None, 1,

@@ -20,6 +20,8 @@ pub(crate) enum Step {
     Connect,
     /// The TLS handshake.
     Tls,
+    /// The upgrade to a WebSocket, as far as something else than the proxy answers it.
+    WebSocket,
     /// The response head.
     Answer,
     /// The first line of the SSH server.
@@ -33,6 +35,7 @@ impl fmt::Display for Step {
             Self::Lookup => "the lookup of the proxy's name",
             Self::Connect => "a connection to the proxy",
             Self::Tls => "the TLS handshake with the proxy",
+            Self::WebSocket => "the upgrade to a WebSocket",
             Self::Answer => "the proxy's answer",
             Self::Ssh => "the first line of the SSH server",
         })

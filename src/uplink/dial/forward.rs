@@ -111,6 +111,7 @@ impl ForwardProxy {
         let url = match is_socks {
             true => ProxyUrl::parse(Scheme::Http, rest, 1080)?,
             false if scheme.starts_with("socks") => bail!("a SOCKS proxy of another version than 5"),
+            false if scheme.starts_with("ws") => return Err(ProxyUrlError::Scheme.into()),
             false => format!("{scheme}://{rest}").parse()?,
         };
         Ok(Self { url, is_socks, origin })
@@ -148,6 +149,7 @@ impl ForwardProxy {
         let request = Request {
             wanted: &wanted,
             authorization: self.url.authorization().map(Secret::from),
+            upgrade: None,
         };
         let agreement = Box::pin(request.open(stream, deadline)).await?;
         // In HTTP and TLS the server never speaks first.

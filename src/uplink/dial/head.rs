@@ -10,6 +10,7 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use super::deadline::{Deadline, Step};
 use super::io::read_some;
 use super::tls;
+use super::websocket::Upgrade;
 use crate::base::authority::Authority;
 use crate::base::secret::Secret;
 use crate::base::text::printable;
@@ -71,8 +72,11 @@ pub(crate) struct Agreement {
 pub(crate) struct Request<'a> {
     /// Its purpose.
     pub(crate) wanted: &'a Wanted<'a>,
-    /// The value of `Proxy-Authorization`.
+    /// The value of `Proxy-Authorization` or, for a WebSocket, of `Authorization`: a load balancer takes the proxy for a
+    /// server.
     pub(crate) authorization: Option<Secret>,
+    /// The upgrade to a WebSocket, for a tunnel; `None` for a CONNECT or a registration.
+    pub(crate) upgrade: Option<Upgrade<'a>>,
 }
 
 impl Request<'_> {
@@ -103,7 +107,7 @@ impl Request<'_> {
         match *self.wanted {
             Wanted::Tunnel {
                 end_marker, host_keys, ..
-            } if answer.opens_tunnel() => Ok(Agreement {
+            } if answer.opens_tunnel(self.upgrade.as_ref()) => Ok(Agreement {
                 early: answer.rest,
                 end_marker: end_marker.filter(|marker| answer.end_marker == Some(*marker)),
                 replicas: None,
@@ -128,6 +132,10 @@ impl Request<'_> {
 
     /// Returns the error for an answer that opens nothing. The text of its body is read from `stream`.
     async fn refused(&self, answer: Answer, stream: &mut (impl AsyncRead + Unpin)) -> ClientError {
+        if let Some(upgrade) = self.upgrade.as_ref().filter(|_| answer.details.is_none()) {
+            let status = answer.refusal.status;
+            return ClientError::WithBackoff(anyhow!("the answer is {status}: {}", upgrade.advice(status)));
+        }
         // Proxies send 404, 405 and 501, too, such as for an unknown name. A `Proxy-Status` shows a proxy.
         let is_a_proxy = answer.details.is_some() || !matches!(answer.refusal.status, 404 | 405 | 501);
         let is_foreign = is_a_proxy && answer.is_foreign();
@@ -166,8 +174,11 @@ impl Request<'_> {
                 let no_wake = no_wake.then(|| "Switchboard-Wake: ?0\r\n".to_owned());
                 let host_keys = host_keys.then(|| "Switchboard-Host-Keys: ?1\r\n".to_owned());
                 let rest = marker.into_iter().chain(session).chain(no_wake).chain(host_keys);
-                let rest = rest.collect::<String>();
-                (format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n"), rest)
+                let line = match &self.upgrade {
+                    Some(upgrade) => upgrade.head(target),
+                    None => format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n"),
+                };
+                (line, rest.collect::<String>())
             }
             Wanted::Registration {
                 serves,
@@ -191,7 +202,11 @@ impl Request<'_> {
             ),
         };
         let agent = format!("User-Agent: {USER_AGENT}\r\n");
-        let [name, value, end] = authorization.map_or([""; 3], |value| ["Proxy-Authorization: ", value, "\r\n"]);
+        let name = match &self.upgrade {
+            Some(_) => "Authorization: ",
+            None => "Proxy-Authorization: ",
+        };
+        let [name, value, end] = authorization.map_or([""; 3], |value| [name, value, "\r\n"]);
         // Allocated once in its final length: a reallocation would leave a copy of the secret.
         [&*line, &*agent, name, value, end, &*rest, "\r\n"].concat().into()
     }
@@ -245,6 +260,8 @@ struct Answer {
     replicas: Option<(Box<str>, ReplicaList)>,
     /// The host keys of the target; `None` if there are none, or one is invalid.
     host_keys: Option<PublishedKeys>,
+    /// Its `Sec-WebSocket-Accept` and `Sec-WebSocket-Protocol`.
+    websocket: [Option<Box<str>>; 2],
     /// The length of the text after the head, at most [`MAX_BODY`] bytes: 0 if the body is not plain text.
     text_length: usize,
     /// The bytes that were read after the head.
@@ -252,9 +269,15 @@ struct Answer {
 }
 
 impl Answer {
-    /// Returns whether it is a 2xx, whose length fields are ignored (RFC 9110 section 9.3.6).
-    fn opens_tunnel(&self) -> bool {
-        (200..300).contains(&self.refusal.status)
+    /// Returns whether it is a 2xx, whose length fields are ignored (RFC 9110 section 9.3.6); or the 101 of an upgrade.
+    fn opens_tunnel(&self, upgrade: Option<&Upgrade<'_>>) -> bool {
+        let [accept, subprotocol] = &self.websocket;
+        match upgrade {
+            Some(upgrade) => {
+                self.refusal.status == 101 && upgrade.is_accepted(accept.as_deref(), subprotocol.as_deref())
+            }
+            None => (200..300).contains(&self.refusal.status),
+        }
     }
 
     /// Returns whether it is from a proxy that does not support registrations, or a server that is not a proxy.
@@ -342,6 +365,7 @@ fn parse(buffer: &[u8]) -> Result<Option<(Answer, usize)>, ClientError> {
                     .zip(text(REPLICAS_FIELD).and_then(|list| list.parse().ok()))
                     .map(|(id, list)| (id.into(), list)),
                 host_keys: text(host_key::FIELD).and_then(|keys| keys.parse().ok()),
+                websocket: ["sec-websocket-accept", "sec-websocket-protocol"].map(|name| text(name).map(Into::into)),
                 text_length: text_length(field, response.reason.unwrap_or_default()),
                 rest: Vec::new(),
             };
@@ -437,6 +461,7 @@ mod tests {
             let request = Request {
                 wanted: &wanted,
                 authorization: authorization.map(|value| value.to_owned().into()),
+                upgrade: None,
             };
             request.to_http1().expose().to_owned()
         };
@@ -463,6 +488,7 @@ mod tests {
             let head = Request {
                 wanted: &wanted,
                 authorization,
+                upgrade: None,
             }
             .to_http1();
             assert_eq!(head.expose().contains("Switchboard-Host-Keys"), has_keys, "{token}");
@@ -480,7 +506,7 @@ mod tests {
             "HTTP/1.1 200 OK\r\nBroken Header\r\nX : y\r\n z\r\n\r\n",
         ] {
             let answer = read(format!("{head}SSH-2.0-x\r\n").as_bytes()).await.unwrap();
-            assert!(answer.opens_tunnel(), "{head}");
+            assert!(answer.opens_tunnel(None), "{head}");
             assert_eq!(answer.rest, b"SSH-2.0-x\r\n", "{head}");
         }
     }
@@ -534,7 +560,7 @@ mod tests {
             ("HTTP/1.1 302 Found\r\n\r\n", 302, "Found"),
         ] {
             let answer = read(bytes.as_bytes()).await.unwrap();
-            assert!(!answer.opens_tunnel(), "{bytes:?}");
+            assert!(!answer.opens_tunnel(None), "{bytes:?}");
             assert_eq!(answer.refusal.status, status, "{bytes:?}");
             let refusal = answer.into_refusal(&mut tokio::io::empty()).await;
             assert_eq!(refusal.reason, reason, "{bytes:?}");

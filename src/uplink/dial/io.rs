@@ -7,6 +7,8 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 
+use super::websocket::WebSocketStream;
+
 /// A connection to the proxy, or the tunnel through it.
 pub(crate) trait Io: AsyncRead + AsyncWrite + Unpin + Send + Sync + Any {}
 
@@ -15,11 +17,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + Sync + Any> Io for S {}
 /// A connection of any kind.
 pub(crate) type BoxedIo = Box<dyn Io>;
 
-/// Returns the socket of a connection, also below TLS; `None` if it has none.
+/// Returns the socket of a connection, also below TLS and a WebSocket; `None` if it has none.
 pub(crate) fn socket(stream: &dyn Io) -> Option<&TcpStream> {
     let any: &dyn Any = stream;
-    match any.downcast_ref::<TlsStream<BoxedIo>>() {
-        Some(tls) => socket(&**tls.get_ref().0),
+    if let Some(tls) = any.downcast_ref::<TlsStream<BoxedIo>>() {
+        return socket(&**tls.get_ref().0);
+    }
+    match any.downcast_ref::<WebSocketStream<BoxedIo>>() {
+        Some(websocket) => socket(&**websocket.get_ref()),
         None => any.downcast_ref(),
     }
 }

@@ -10,7 +10,7 @@ use percent_encoding::percent_decode_str;
 
 use crate::base::authority::{Authority, AuthorityError};
 
-/// `http://[user[:password]@]host[:port][/]`, or `https://`.
+/// `http://[user[:password]@]host[:port][/]`, or `https://`; or `ws://[…]host[:port][/path]`, or `wss://`.
 ///
 /// Neither `Display` nor `Debug` shows the credentials.
 #[derive(Clone, PartialEq, Eq)]
@@ -18,14 +18,15 @@ pub struct ProxyUrl {
     scheme: Scheme,
     authority: Authority,
     authorization: Option<Box<str>>,
+    websocket: Option<Box<str>>,
 }
 
 /// The protocol under the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scheme {
-    /// Plain TCP, port 80 by default.
+    /// Plain TCP, port 80 by default: `http://` or `ws://`.
     Http,
-    /// TLS, port 443 by default.
+    /// TLS, port 443 by default: `https://` or `wss://`.
     Https,
 }
 
@@ -43,6 +44,11 @@ impl ProxyUrl {
     /// Returns the TCP port, 1 to 65535.
     pub fn port(&self) -> u16 {
         self.authority.port()
+    }
+
+    /// Returns the path of WebSocket requests, without a slash at its end; `None` if the proxy takes CONNECT.
+    pub fn websocket(&self) -> Option<&str> {
+        self.websocket.as_deref()
     }
 
     /// Returns host and port.
@@ -76,17 +82,34 @@ impl ProxyUrl {
             scheme,
             authority: parse_host(host, default_port)?,
             authorization: userinfo.map(basic).transpose()?,
+            websocket: None,
+        })
+    }
+
+    /// Parses what follows the `//` of a URL for WebSockets.
+    fn parse_websocket(scheme: Scheme, rest: &str, default_port: u16) -> Result<Self, ProxyUrlError> {
+        let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte);
+        if path.contains("//") || !path.bytes().all(is_plain) {
+            return Err(ProxyUrlError::WebSocketPath);
+        }
+        Ok(Self {
+            websocket: Some(path.strip_suffix('/').unwrap_or(path).into()),
+            ..Self::parse(scheme, authority, default_port)?
         })
     }
 }
 
 impl fmt::Display for ProxyUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let scheme = match self.scheme {
-            Scheme::Http => "http",
-            Scheme::Https => "https",
+        let scheme = match (self.scheme, &self.websocket) {
+            (Scheme::Http, None) => "http",
+            (Scheme::Https, None) => "https",
+            (Scheme::Http, Some(_)) => "ws",
+            (Scheme::Https, Some(_)) => "wss",
         };
-        write!(f, "{scheme}://{}", self.authority)
+        let path = self.websocket.as_deref().unwrap_or_default();
+        write!(f, "{scheme}://{}{path}", self.authority)
     }
 }
 
@@ -111,6 +134,8 @@ impl FromStr for ProxyUrl {
         let (scheme, port) = match &*scheme.to_ascii_lowercase() {
             "http" => (Scheme::Http, 80),
             "https" => (Scheme::Https, 443),
+            "ws" => return Self::parse_websocket(Scheme::Http, rest, 80),
+            "wss" => return Self::parse_websocket(Scheme::Https, rest, 443),
             _ => return Err(ProxyUrlError::Scheme),
         };
         Self::parse(scheme, rest, port)
@@ -124,11 +149,14 @@ pub enum ProxyUrlError {
     #[error("the proxy URL is empty: write http://HOST[:PORT] or https://HOST[:PORT], or unset the variable")]
     Empty,
     /// The scheme is missing, or another one.
-    #[error("the proxy URL must begin with http:// or https://")]
+    #[error("the proxy URL must begin with http:// or https://, or with wss:// for a WebSocket")]
     Scheme,
     /// A path other than `/`, a query or a fragment. A password with `/`, `?` or `#` in it looks like one.
     #[error("the proxy URL takes no path, query or fragment (in a password write / as %2F, ? as %3F, # as %23)")]
     Path,
+    /// A path of a WebSocket that is not plain, a query or a fragment.
+    #[error("the path of a wss:// URL takes letters, digits and -._~/ only, and no query or fragment")]
+    WebSocketPath,
     /// The host is missing.
     #[error("the proxy URL has no host")]
     NoHost,
@@ -190,6 +218,8 @@ mod tests {
             ("http://[::1]", Scheme::Http, "::1", 80),
             ("https://[FD00::1]:1/", Scheme::Https, "fd00::1", 1),
             ("http://u:p@[::1]:8080", Scheme::Http, "::1", 8080),
+            ("WSS://u:p@proxy/a/ssh/", Scheme::Https, "proxy", 443),
+            ("ws://[::1]", Scheme::Http, "::1", 80),
         ] {
             let url: ProxyUrl = text.parse().unwrap();
             assert_eq!((url.scheme(), url.host(), url.port()), (scheme, host, port), "{text}");
@@ -211,6 +241,10 @@ mod tests {
             ("http://proxy?query", Path),
             ("http://proxy#fragment", Path),
             ("http://u:a/b@proxy", Path),
+            ("wss://proxy/ssh?query", WebSocketPath),
+            ("wss://proxy/ssh//", WebSocketPath),
+            ("wss://proxy/s%73h", WebSocketPath),
+            ("wss://proxy#fragment", Path),
             ("http://", NoHost),
             ("http:///", NoHost),
             ("http://:80", NoHost),
@@ -254,6 +288,18 @@ mod tests {
     }
 
     #[test]
+    fn a_url_of_websockets_keeps_its_path() {
+        for (text, path, printed) in [
+            ("wss://u:p@proxy/a/ssh/", Some("/a/ssh"), "wss://proxy:443/a/ssh"),
+            ("ws://proxy:81", Some(""), "ws://proxy:81"),
+            ("https://proxy/", None, "https://proxy:443"),
+        ] {
+            let url: ProxyUrl = text.parse().unwrap();
+            assert_eq!((url.websocket(), &*url.to_string()), (path, printed));
+        }
+    }
+
+    #[test]
     fn no_printout_shows_the_credentials() {
         let url: ProxyUrl = "http://user:secret@proxy".parse().unwrap();
         let printed = format!("{url} {url:?} {url:#?}");
@@ -265,7 +311,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_text_panics_and_a_printed_url_parses_to_the_same(text in "(http(s)?://)?\\PC{0,60}") {
+        fn no_text_panics_and_a_printed_url_parses_to_the_same(text in "((http|ws)(s)?://)?\\PC{0,60}") {
             if let Ok(url) = text.parse::<ProxyUrl>() {
                 let again: ProxyUrl = url.to_string().parse().unwrap();
                 prop_assert_eq!((again.scheme(), again.host(), again.port()), (url.scheme(), url.host(), url.port()));

@@ -23,7 +23,7 @@ pub(crate) fn check(bytes: &[u8]) {
 }
 
 fn parse(bytes: &[u8]) -> Result<Option<Head>, RefusalReason> {
-    head::parse(bytes, CredentialPolicy::Read)
+    head::parse(bytes, CredentialPolicy::Read, None)
 }
 
 /// The target and the length; `None` for a list of names, which the plain parser does not know.

@@ -123,6 +123,18 @@ impl Peer {
         String::from_utf8_lossy(&read).into_owned()
     }
 
+    /// Reads so many bytes.
+    pub(crate) fn read_exact<const LENGTH: usize>(&mut self) -> [u8; LENGTH] {
+        let mut read = [0; LENGTH];
+        self.stream.read_exact(&mut read).unwrap();
+        read
+    }
+
+    /// Fills the buffer.
+    pub(crate) fn read_into(&mut self, buffer: &mut [u8]) {
+        self.stream.read_exact(buffer).unwrap();
+    }
+
     /// The bytes of one read.
     pub(crate) fn read_once(&mut self) -> Vec<u8> {
         self.try_read_once().unwrap()

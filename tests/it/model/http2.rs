@@ -122,7 +122,7 @@ impl<C: Wire, D: Transport> Downstream for Http2<C, D> {
                 let relayed = relayed.take().expect("one tunnel is asked for");
                 async move {
                     let mut exchange = Exchange::from(request);
-                    exchange.read_head(CredentialPolicy::Ignored).await.unwrap();
+                    exchange.read_head(CredentialPolicy::Ignored, None).await.unwrap();
                     let (stream, early) = exchange.accept(None).await.unwrap();
                     relayed(stream, early).await;
                 }

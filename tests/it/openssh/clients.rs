@@ -37,6 +37,16 @@ pub(crate) const SWITCHBOARD_TLS: Client = Client {
     ..SWITCHBOARD
 };
 
+/// By a WebSocket over TLS, and in clear.
+pub(crate) const WEBSOCKET_TLS: Client = Client {
+    proxy_command: "switchboard connect --proxy wss://proxy.example.com:8080/ssh --ca ca.crt %h:%p",
+    ..SWITCHBOARD_TLS
+};
+pub(crate) const WEBSOCKET: Client = Client {
+    proxy_command: "switchboard connect --proxy ws://proxy.example.com:8080/ssh %h:%p",
+    ..SWITCHBOARD
+};
+
 /// With a certificate of the user's, and the proxy's by another name than its address: it has one for each.
 pub(crate) const SWITCHBOARD_CERTIFICATE: Client = Client {
     proxy_command: "switchboard connect --proxy https://proxy.example.com:8080 --ca ca.crt \

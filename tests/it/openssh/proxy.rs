@@ -31,7 +31,12 @@ impl Proxy {
     /// Starts it with one port for all clients and a drain that does not wait for load balancers. What users need of
     /// its authority is in `directory`: `ca.crt`, and `alice.crt` with `alice.key`.
     pub(crate) fn start(directory: &Path, target: SocketAddr) -> Self {
-        Self::start_at("address: \"127.0.0.1:0\"", directory, target, "")
+        Self::start_at(
+            "address: \"127.0.0.1:0\", websocket: {path: /ssh}",
+            directory,
+            target,
+            "",
+        )
     }
 
     /// The same at that port, which has these keys of `listen`, and with more in the file behind the targets.

@@ -88,6 +88,7 @@ async fn the_names_of_a_certificate_have_the_bounds_of_those_of_other_sources() 
             client_tls: Some(&client_tls),
             client: IpAddr::from([192, 0, 2, 1]),
             is_local: false,
+            is_encrypted: false,
             right: Right::Connect,
         };
         let identified = world.access.authenticate(request).await;
@@ -206,6 +207,7 @@ async fn a_certificate_is_a_user_and_agrees_with_the_credential() {
             client_tls: Some(client_tls),
             client,
             is_local: false,
+            is_encrypted: false,
             right: Right::Connect,
         };
         let identified = world.access.authenticate(request).await;

@@ -105,11 +105,11 @@ fn proxy_protocol_and_trusted_proxies_need_each_other() {
         ),
         (
             "trusted_proxies: [10.0.0.0/8]",
-            "trusted_proxies: has no effect without `proxy_protocol: required`",
+            "trusted_proxies: has no effect without `proxy_protocol: required` or `websocket`",
         ),
         (
             "proxy_protocol: off, trusted_proxies: [10.0.0.0/8]",
-            "trusted_proxies: has no effect without `proxy_protocol: required`",
+            "trusted_proxies: has no effect without `proxy_protocol: required` or `websocket`",
         ),
         (
             "proxy_protocol: optional, trusted_proxies: [10.0.0.0/8]",

@@ -1,0 +1,92 @@
+//! The parts of a frame that both directions share: its roles, its mask, and the payload of a close frame.
+
+use std::cell::RefCell;
+
+/// The end of a connection whose frames are meant. Only a client masks its frames (RFC 6455 section 5.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// The end that has sent the request.
+    Client,
+    /// The end that has answered it.
+    Server,
+}
+
+/// The content of a close frame.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct End {
+    /// The status code (section 7.4); `None` without one.
+    pub code: Option<u16>,
+    /// The reason, at most [`MAX_REASON_BYTES`].
+    pub reason: Box<str>,
+}
+
+impl End {
+    /// Creates the end with that status, and as much of the reason as fits.
+    pub fn new(code: u16, reason: &str) -> Self {
+        Self {
+            code: Some(code),
+            reason: reason
+                .get(..reason.floor_char_boundary(MAX_REASON_BYTES))
+                .unwrap_or_default()
+                .into(),
+        }
+    }
+
+    /// Returns whether the peer has sent all that it had: it closes normally, goes away, or has its own code.
+    pub fn is_normal(&self) -> bool {
+        matches!(self.code, None | Some(NORMAL | GOING_AWAY | 3000..))
+    }
+
+    /// Returns the payload of the close frame.
+    pub(super) fn payload(&self) -> Vec<u8> {
+        let code = self.code.map(u16::to_be_bytes);
+        let reason = code.map_or("", |_| &*self.reason);
+        [code.as_ref().map_or(&[][..], |code| code), reason.as_bytes()].concat()
+    }
+}
+
+/// Copies `from`, masked or unmasked, to the start of `to`, which is at least as long.
+pub(super) fn mask_into(from: &[u8], to: &mut [u8], mask: [u8; 4]) {
+    let wide_mask = [mask; 4]
+        .as_flattened()
+        .try_into()
+        .map(u128::from_ne_bytes)
+        .unwrap_or_default();
+    let (from, from_rest) = from.as_chunks::<16>();
+    let (to, to_rest) = to.split_at_mut_checked(from.len() * 16).unwrap_or_default();
+    let (to, _) = to.as_chunks_mut::<16>();
+    for (to, from) in to.iter_mut().zip(from) {
+        *to = (u128::from_ne_bytes(*from) ^ wide_mask).to_ne_bytes();
+    }
+    for ((to, from), mask) in to_rest.iter_mut().zip(from_rest).zip(mask.iter().cycle()) {
+        *to = from ^ mask;
+    }
+}
+
+/// Returns the mask of the byte that is `bytes` further on.
+pub(super) fn advance(mut mask: [u8; 4], bytes: usize) -> [u8; 4] {
+    mask.rotate_left(bytes % 4);
+    mask
+}
+
+/// Calls `work` with memory of this thread, of that many bytes. It is used within one poll, never across an await.
+pub(crate) fn with_scratch<T>(bytes: usize, work: impl FnOnce(&mut [u8]) -> T) -> T {
+    SCRATCH.with_borrow_mut(|scratch| {
+        if scratch.len() < bytes {
+            scratch.resize(bytes, 0);
+        }
+        work(scratch.get_mut(..bytes).unwrap_or_default())
+    })
+}
+
+/// The most bytes of a frame with its header: four records of TLS.
+pub(super) const MAX_FRAME_BYTES: usize = 64 * 1024;
+/// The most bytes of a close frame's reason: a control frame has at most 125 (section 5.5).
+const MAX_REASON_BYTES: usize = 123;
+/// The status of a normal closure.
+pub(super) const NORMAL: u16 = 1000;
+const GOING_AWAY: u16 = 1001;
+
+thread_local! {
+    static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}

@@ -1,0 +1,239 @@
+//! Decodes the peer's frames, of which it holds a header or a control frame at most.
+
+use std::io::Cursor;
+use std::mem::take;
+
+use tungstenite::protocol::frame::FrameHeader;
+use tungstenite::protocol::frame::coding::{CloseCode, Control, Data, OpCode};
+
+use super::frame::{End, Role, advance, mask_into};
+
+/// The decoder of one direction.
+#[derive(Debug)]
+pub struct Receiver {
+    /// The role of this end.
+    role: Role,
+    /// The start of a header that is incomplete.
+    head: Vec<u8>,
+    part: Part,
+    /// Bytes of the current frame that have not arrived.
+    left: u64,
+    /// The mask of the next byte; `None` if the frame has none.
+    mask: Option<[u8; 4]>,
+    /// True within a message, between its first and its last frame.
+    in_message: bool,
+    /// The payload of the current control frame.
+    control: Vec<u8>,
+    /// The payload of the last ping that has no answer. Only the last one needs an answer (RFC 6455 section 5.5.3).
+    ping: Option<Vec<u8>>,
+    end: Option<End>,
+}
+
+/// The part of a frame that comes next.
+#[derive(Clone, Copy, Debug)]
+enum Part {
+    Header,
+    Payload,
+    Control(Control),
+}
+
+/// A violation of RFC 6455 by the peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Violation {
+    /// The header of a frame, or their order, is invalid.
+    #[error("a WebSocket frame is invalid: {0}")]
+    Frame(&'static str),
+    /// The message is text.
+    #[error("a WebSocket message is text, and only binary messages carry a tunnel")]
+    Text,
+    /// The reason of a close frame is not UTF-8.
+    #[error("the reason of a WebSocket close is not UTF-8")]
+    Reason,
+}
+
+impl Violation {
+    /// Returns the close frame that answers it (section 7.4.1).
+    pub fn end(self) -> End {
+        let code = match self {
+            Self::Frame(_) => CloseCode::Protocol,
+            Self::Text => CloseCode::Unsupported,
+            Self::Reason => CloseCode::Invalid,
+        };
+        End::new(code.into(), &self.to_string())
+    }
+}
+
+impl Receiver {
+    /// Creates the decoder of an end with that role.
+    pub fn new(role: Role) -> Self {
+        Self {
+            role,
+            head: Vec::new(),
+            part: Part::Header,
+            left: 0,
+            mask: None,
+            in_message: false,
+            control: Vec::new(),
+            ping: None,
+            end: None,
+        }
+    }
+
+    /// Returns the peer's close frame; `None` until it has come.
+    pub fn end(&self) -> Option<&End> {
+        self.end.as_ref()
+    }
+
+    /// Returns the payload of a ping that has no answer.
+    pub(super) fn take_ping(&mut self) -> Option<Vec<u8>> {
+        self.ping.take()
+    }
+
+    /// Decodes all of `bytes` into `payload`, which is at least as long, and returns the length of the payload. What
+    /// follows a close frame is ignored (section 5.5.1).
+    ///
+    /// # Errors
+    /// The violation.
+    pub fn decode(&mut self, mut bytes: &[u8], payload: &mut [u8]) -> Result<usize, Violation> {
+        let mut decoded = 0;
+        while self.end.is_none() {
+            match self.part {
+                Part::Header if bytes.is_empty() => break,
+                Part::Header => bytes = self.read_header(bytes)?,
+                Part::Payload | Part::Control(_) if self.left > 0 && bytes.is_empty() => break,
+                Part::Payload => {
+                    let (now, rest) = self.split(bytes);
+                    let into = payload.get_mut(decoded..).unwrap_or_default();
+                    self.unmask(now, into);
+                    decoded += now.len();
+                    bytes = rest;
+                }
+                Part::Control(kind) => {
+                    let (now, rest) = self.split(bytes);
+                    let mut into = [0; MAX_CONTROL_BYTES];
+                    self.unmask(now, &mut into);
+                    self.control.extend(into.iter().take(now.len()));
+                    bytes = rest;
+                    if self.left == 0 {
+                        self.end_control(kind)?;
+                    }
+                }
+            }
+            if self.left == 0 && matches!(self.part, Part::Payload) {
+                self.part = Part::Header;
+            }
+        }
+        Ok(decoded)
+    }
+
+    /// Returns the bytes of the current frame, and those after it.
+    fn split<'a>(&self, bytes: &'a [u8]) -> (&'a [u8], &'a [u8]) {
+        let now = usize::try_from(self.left).unwrap_or(usize::MAX);
+        bytes.split_at_checked(now).unwrap_or((bytes, &[]))
+    }
+
+    fn unmask(&mut self, bytes: &[u8], into: &mut [u8]) {
+        match &mut self.mask {
+            Some(mask) => {
+                mask_into(bytes, into, *mask);
+                *mask = advance(*mask, bytes.len());
+            }
+            None => {
+                if let Some(into) = into.get_mut(..bytes.len()) {
+                    into.copy_from_slice(bytes);
+                }
+            }
+        }
+        self.left = self.left.saturating_sub(bytes.len() as u64);
+    }
+
+    /// Reads a header, or what has arrived of it, and returns the bytes after it.
+    fn read_header<'a>(&mut self, bytes: &'a [u8]) -> Result<&'a [u8], Violation> {
+        let known = self.head.len();
+        self.head.extend(bytes.iter().take(MAX_HEADER_BYTES - known));
+        let mut cursor = Cursor::new(&self.head);
+        let parsed = FrameHeader::parse(&mut cursor).map_err(|_| Violation::Frame("the opcode is reserved"))?;
+        let Some((header, length)) = parsed else {
+            return Ok(&[]);
+        };
+        let used = usize::try_from(cursor.position())
+            .unwrap_or_default()
+            .saturating_sub(known);
+        self.head.clear();
+        self.begin(&header, length)?;
+        Ok(bytes.get(used..).unwrap_or_default())
+    }
+
+    /// Begins a frame.
+    fn begin(&mut self, header: &FrameHeader, length: u64) -> Result<(), Violation> {
+        if header.rsv1 || header.rsv2 || header.rsv3 {
+            return Err(Violation::Frame("a reserved bit is set"));
+        }
+        match (self.role, header.mask) {
+            (Role::Server, None) => return Err(Violation::Frame("a client has not masked it")),
+            (Role::Client, Some(_)) => return Err(Violation::Frame("a server has masked it")),
+            (Role::Server, Some(_)) | (Role::Client, None) => {}
+        }
+        if length > i64::MAX as u64 {
+            return Err(Violation::Frame("the length is too large"));
+        }
+        self.part = match header.opcode {
+            OpCode::Data(Data::Text) => return Err(Violation::Text),
+            OpCode::Data(Data::Binary) if self.in_message => {
+                return Err(Violation::Frame("a message begins within another one"));
+            }
+            OpCode::Data(Data::Continue) if !self.in_message => {
+                return Err(Violation::Frame("there is no message to continue"));
+            }
+            OpCode::Data(_) => {
+                self.in_message = !header.is_final;
+                Part::Payload
+            }
+            OpCode::Control(_) if !header.is_final || length > MAX_CONTROL_BYTES as u64 => {
+                return Err(Violation::Frame("a control frame is fragmented or too long"));
+            }
+            OpCode::Control(kind) => Part::Control(kind),
+        };
+        (self.left, self.mask) = (length, header.mask);
+        Ok(())
+    }
+
+    /// Ends a control frame.
+    fn end_control(&mut self, kind: Control) -> Result<(), Violation> {
+        let payload = take(&mut self.control);
+        self.part = Part::Header;
+        match kind {
+            Control::Ping => self.ping = Some(payload),
+            Control::Close => self.end = Some(read_end(&payload)?),
+            // Pongs need no answer (section 5.5.3); a reserved opcode has been refused.
+            Control::Pong | Control::Reserved(_) => {}
+        }
+        Ok(())
+    }
+}
+
+/// Parses the payload of a close frame (section 5.5.1).
+fn read_end(payload: &[u8]) -> Result<End, Violation> {
+    let Some((code, reason)) = payload.split_first_chunk() else {
+        return match payload.is_empty() {
+            true => Ok(End {
+                code: None,
+                reason: Box::default(),
+            }),
+            false => Err(Violation::Frame("a close frame has one byte")),
+        };
+    };
+    let code = u16::from_be_bytes(*code);
+    if !CloseCode::from(code).is_allowed() {
+        return Err(Violation::Frame("the status of a close frame is reserved"));
+    }
+    Ok(End {
+        code: Some(code),
+        reason: str::from_utf8(reason).map_err(|_| Violation::Reason)?.into(),
+    })
+}
+
+/// The longest header: 2 bytes, a length of 8, and a mask of 4 (section 5.2).
+const MAX_HEADER_BYTES: usize = 14;
+/// The longest payload of a control frame (section 5.5).
+const MAX_CONTROL_BYTES: usize = 125;

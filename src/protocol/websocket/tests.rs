@@ -1,0 +1,201 @@
+use std::io;
+use std::task::Poll;
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// A client's frame with a first byte, and its payload.
+fn frame(first: u8, payload: &[u8]) -> Vec<u8> {
+    let mask = [1, 2, 3, 4];
+    let mut frame = vec![first];
+    match payload.len() {
+        length @ ..126 => frame.push(0x80 | u8::try_from(length).unwrap()),
+        length => {
+            frame.push(0x80 | 127);
+            frame.extend((length as u64).to_be_bytes());
+        }
+    }
+    frame.extend(mask);
+    frame.extend(payload.iter().zip(mask.iter().cycle()).map(|(byte, mask)| byte ^ mask));
+    frame
+}
+
+/// Decodes in pieces of that length.
+fn decode(codec: &mut Codec, bytes: &[u8], piece: usize) -> Result<Vec<u8>, Violation> {
+    let mut payload = Vec::new();
+    for bytes in bytes.chunks(piece) {
+        let mut buffer = vec![0; bytes.len()];
+        let decoded = codec.decode(bytes, &mut buffer)?;
+        payload.extend(&buffer[..decoded]);
+    }
+    Ok(payload)
+}
+
+/// All that it sends now.
+fn sent(codec: &mut Codec) -> Vec<u8> {
+    let mut all = Vec::new();
+    let write = |pieces: &[io::IoSlice<'_>]| {
+        let bytes: Vec<_> = pieces.iter().flat_map(|piece| piece.iter().copied()).collect();
+        all.extend(&bytes);
+        Poll::Ready(Ok(bytes.len()))
+    };
+    assert!(matches!(codec.sender.poll_flush(write), Poll::Ready(Ok(()))));
+    all
+}
+
+#[test]
+fn each_violation_ends_the_connection_with_its_status() {
+    for (bytes, code) in [
+        (vec![0x82, 0x01, b'x'], 1002),
+        (frame(0xc2, b"x"), 1002),
+        (frame(0xa2, b"x"), 1002),
+        (frame(0x92, b"x"), 1002),
+        (frame(0x83, b"x"), 1002),
+        (frame(0x8b, b"x"), 1002),
+        (frame(0x09, b"x"), 1002),
+        (frame(0x89, &[0; 126]), 1002),
+        (frame(0x88, b"x"), 1002),
+        (frame(0x88, &1005_u16.to_be_bytes()), 1002),
+        (frame(0x88, &999_u16.to_be_bytes()), 1002),
+        (frame(0x88, &[3, 0xe8, 0xff]), 1007),
+        (frame(0x80, b"x"), 1002),
+        ([frame(0x02, b"x"), frame(0x82, b"y")].concat(), 1002),
+        (vec![0x82, 0xff, 0x80, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4], 1002),
+        (frame(0x81, b"text"), 1003),
+        (frame(0x01, b"text"), 1003),
+    ] {
+        for piece in [1, bytes.len()] {
+            let mut codec = Codec::new(Role::Server);
+            decode(&mut codec, &bytes, piece).unwrap_err();
+            codec.sender.close();
+            let close = sent(&mut codec);
+            assert_eq!(
+                (close[0], &close[2..4]),
+                (0x88, &u16::to_be_bytes(code)[..]),
+                "{bytes:?}"
+            );
+        }
+    }
+    let mut client = Codec::new(Role::Client);
+    assert!(
+        client.decode(&frame(0x82, b"x"), &mut [0; 16]).is_err(),
+        "a masked frame of a server"
+    );
+}
+
+#[test]
+fn pings_are_answered_between_fragments_and_the_last_of_several_is_enough() {
+    let mut codec = Codec::new(Role::Server);
+    let bytes = [
+        frame(0x02, b"a"),
+        frame(0x89, b"one"),
+        frame(0x89, b"two"),
+        frame(0x8a, b"unasked"),
+        frame(0x00, b""),
+        frame(0x80, b"b"),
+    ];
+    assert_eq!(decode(&mut codec, &bytes.concat(), 1000).unwrap(), b"ab");
+    assert_eq!(sent(&mut codec), b"\x8a\x03two");
+    // Within a frame that has begun, the pong waits for its end.
+    let mut room = 2 + 3;
+    let mut wire = Vec::new();
+    let mut write = |pieces: &[io::IoSlice<'_>]| {
+        let bytes: Vec<_> = pieces
+            .iter()
+            .flat_map(|piece| piece.iter().copied())
+            .take(room)
+            .collect();
+        room -= bytes.len();
+        wire.extend(&bytes);
+        if bytes.is_empty() {
+            Poll::Pending
+        } else {
+            Poll::Ready(Ok(bytes.len()))
+        }
+    };
+    assert!(matches!(
+        codec.sender.poll_write(b"hello", &mut write),
+        Poll::Ready(Ok(3))
+    ));
+    assert_eq!(decode(&mut codec, &frame(0x89, b"now"), 1000).unwrap(), b"");
+    assert!(sent(&mut codec).is_empty());
+    let mut rest = Vec::new();
+    let write = |pieces: &[io::IoSlice<'_>]| {
+        rest.extend(pieces.iter().flat_map(|piece| piece.iter().copied()));
+        Poll::Ready(Ok(2))
+    };
+    assert!(matches!(codec.sender.poll_write(b"lo", write), Poll::Ready(Ok(2))));
+    assert_eq!([wire, rest, sent(&mut codec)].concat(), b"\x82\x05hello\x8a\x03now");
+}
+
+#[test]
+fn a_close_has_the_reason_as_far_as_it_fits_and_nothing_follows() {
+    let mut codec = Codec::new(Role::Server);
+    codec.sender.set_end(End::new(1008, &"ä".repeat(100)));
+    codec.sender.close();
+    let close = sent(&mut codec);
+    assert_eq!((close.len(), &close[..4]), (2 + 2 + 122, &[0x88, 124, 3, 0xf0][..]));
+    codec.sender.ping();
+    assert!(sent(&mut codec).is_empty());
+    let write = |_: &[io::IoSlice<'_>]| Poll::Ready(Ok(1));
+    assert!(matches!(codec.sender.poll_write(b"x", write), Poll::Ready(Err(_))));
+    // What follows the peer's is ignored, even a violation.
+    let bytes = [frame(0x88, &1000_u16.to_be_bytes()), vec![0xff; 30]].concat();
+    assert_eq!(decode(&mut codec, &bytes, 7).unwrap(), b"");
+    assert!(codec.receiver.end().is_some_and(End::is_normal));
+}
+
+/// 16 MiB are declared, and none of them is kept.
+#[test]
+fn a_huge_frame_passes_while_it_arrives() {
+    let mut codec = Codec::new(Role::Server);
+    let huge = frame(0x82, &vec![7; 16 << 20]);
+    let (mut total, mut buffer) = (0, vec![0; 64 << 10]);
+    for piece in huge.chunks(64 << 10) {
+        let decoded = codec.decode(piece, &mut buffer).unwrap();
+        assert!(buffer[..decoded].iter().all(|byte| *byte == 7));
+        total += decoded;
+    }
+    assert_eq!(total, 16 << 20);
+}
+
+proptest! {
+    #[test]
+    fn a_stream_is_the_same_at_the_other_end_however_it_is_cut(
+        bytes in proptest::collection::vec(any::<u8>(), 0..70_000),
+        write in 1_usize..70_000,
+        room in 1_usize..3000,
+        read in 1_usize..3000,
+        is_client in any::<bool>(),
+    ) {
+        let (role, other) = if is_client { (Role::Client, Role::Server) } else { (Role::Server, Role::Client) };
+        let (mut from, mut to) = (Codec::new(role), Codec::new(other));
+        let mut wire = Vec::new();
+        for mut bytes in bytes.chunks(write) {
+            from.sender.ping();
+            while !bytes.is_empty() {
+                let write = |pieces: &[io::IoSlice<'_>]| {
+                    let taken: Vec<_> = pieces.iter().flat_map(|piece| piece.iter().copied()).take(room).collect();
+                    wire.extend(&taken);
+                    Poll::Ready(Ok(taken.len()))
+                };
+                let Poll::Ready(Ok(taken)) = from.sender.poll_write(bytes, write) else { panic!("it has room") };
+                bytes = &bytes[taken..];
+            }
+        }
+        from.sender.close();
+        wire.extend(sent(&mut from));
+        prop_assert_eq!(decode(&mut to, &wire, read).unwrap(), bytes);
+        prop_assert!(to.receiver.end().is_some_and(End::is_normal));
+    }
+
+    #[test]
+    fn any_bytes_are_decoded_the_same_however_they_are_cut(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        let decoded = |piece| {
+            let mut codec = Codec::new(Role::Server);
+            (decode(&mut codec, &bytes, piece).is_err(), codec.receiver.end().cloned())
+        };
+        prop_assert_eq!(decoded(1), decoded(200));
+    }
+}

@@ -1,0 +1,254 @@
+//! A WebSocket connection as the transport of a tunnel, over another transport.
+//!
+//! An end of stream is a close frame: WebSocket has no half-close, but each end reads until the other's (RFC 6455 section
+//! 5.5.1). An end without one is a reset.
+
+use std::future::poll_fn;
+use std::io::{self, IoSlice};
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::time::timeout;
+
+use crate::net::transport::{BulkMode, Reader, Transport, Writer};
+use crate::protocol::websocket::{Codec, End, Role, with_scratch};
+
+/// The server's end of a connection whose handshake is over.
+#[derive(Debug)]
+pub struct WebSocket<T> {
+    transport: T,
+    codec: Codec,
+    /// Bytes that were read with the handshake. Empty as a rule.
+    unread: Vec<u8>,
+}
+
+impl<T: Transport> WebSocket<T> {
+    /// Creates the server's end. `read` was read after the client's request.
+    pub fn server(transport: T, read: Vec<u8>) -> Self {
+        Self {
+            transport,
+            codec: Codec::new(Role::Server),
+            unread: read,
+        }
+    }
+
+    /// Sets the status and the reason of the close frame, unless it has been sent.
+    pub(crate) fn set_end(&mut self, code: u16, reason: &str) {
+        self.codec.sender.set_end(End::new(code, reason));
+    }
+
+    /// Sends the close frame, within bounds of time.
+    async fn close(&mut self) {
+        let (_, mut writer) = self.split();
+        let closed = poll_fn(|context| writer.poll_close(context));
+        // The transport is closed next in any case.
+        timeout(CLOSE_TIMEOUT, closed).await.ok();
+    }
+
+    /// Returns whether both ends have sent their close frames.
+    fn is_over(&self) -> bool {
+        self.codec.sender.is_closed() && self.codec.receiver.end().is_some()
+    }
+}
+
+impl<T: Transport> Transport for WebSocket<T> {
+    type Reader<'a>
+        = WebSocketReader<'a, T::Reader<'a>, T::Writer<'a>>
+    where
+        T: 'a;
+    type Writer<'a>
+        = WebSocketWriter<'a, T::Writer<'a>>
+    where
+        T: 'a;
+
+    fn bulk_mode(&self) -> BulkMode {
+        BulkMode::Chunks
+    }
+
+    fn split(&mut self) -> (Self::Reader<'_>, Self::Writer<'_>) {
+        let (reader, writer) = self.transport.split();
+        let codec = &mut self.codec;
+        let shared = Arc::new(Mutex::new(Outgoing { writer, codec }));
+        let unread = &mut self.unread;
+        let writer = WebSocketWriter(Arc::clone(&shared));
+        (WebSocketReader { reader, unread, shared }, writer)
+    }
+
+    fn keep_unsent_below(&mut self, unsent: usize) {
+        self.transport.keep_unsent_below(unsent);
+    }
+
+    /// A client that has closed is not reset: it would lose the answer to its close.
+    fn reset_on_drop(&mut self) {
+        if !self.is_over() {
+            self.transport.reset_on_drop();
+        }
+    }
+
+    /// Sends a close frame with another status than that of a normal closure: a reset may be lost on the way.
+    async fn abort(&mut self) {
+        self.set_end(INTERNAL_ERROR, "the stream is incomplete");
+        self.close().await;
+        self.transport.abort().await;
+    }
+
+    async fn sent(&mut self) {
+        if self.is_over() {
+            {
+                let (_, mut writer) = self.transport.split();
+                let shutdown = poll_fn(|context| writer.poll_shutdown(context));
+                timeout(CLOSE_TIMEOUT, shutdown).await.ok();
+            }
+            self.transport.sent().await;
+        }
+    }
+
+    async fn shutdown_gracefully(&mut self) {
+        self.close().await;
+        self.transport.shutdown_gracefully().await;
+    }
+}
+
+/// The encoder, and the transport that it writes to. The reader needs both, to answer pings. Both directions of a tunnel
+/// run in one task, so the lock is never contended.
+#[derive(Debug)]
+struct Outgoing<'a, W> {
+    writer: W,
+    codec: &'a mut Codec,
+}
+
+impl<W: Writer> Outgoing<'_, W> {
+    fn poll_flush(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let Self { writer, codec } = self;
+        let write = |pieces: &[IoSlice<'_>]| writer.poll_write_vectored(context, pieces);
+        ready!(codec.sender.poll_flush(write))?;
+        writer.poll_flush(context)
+    }
+}
+
+/// The half that decodes what the client sends.
+#[derive(Debug)]
+pub struct WebSocketReader<'a, R, W> {
+    reader: R,
+    unread: &'a mut Vec<u8>,
+    shared: Arc<Mutex<Outgoing<'a, W>>>,
+}
+
+impl<R: Reader, W: Writer> WebSocketReader<'_, R, W> {
+    fn has_ended(&self) -> bool {
+        self.shared.lock().codec.receiver.end().is_some()
+    }
+
+    /// Decodes the bytes of one read into `buffer`. The length is `None` at the end of the transport's stream.
+    fn poll_decode(&mut self, context: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<Option<usize>>> {
+        let mut shared = self.shared.lock();
+        let decode = |codec: &mut Codec, read: &[u8], buffer: &mut [u8]| {
+            let decoded = codec.decode(read, buffer);
+            decoded.map_err(|violation| io::Error::new(io::ErrorKind::InvalidData, violation))
+        };
+        let decoded = if self.unread.is_empty() {
+            let reader = &mut self.reader;
+            ready!(with_scratch(buffer.len(), |scratch| {
+                let read = ready!(reader.poll_read(context, scratch))?;
+                let decoded = (!read.is_empty()).then(|| decode(shared.codec, read, buffer));
+                Poll::Ready(decoded.transpose())
+            }))
+        } else {
+            let now = self.unread.len().min(buffer.len());
+            let read: Vec<_> = self.unread.drain(..now).collect();
+            decode(shared.codec, &read, buffer).map(Some)
+        };
+        // Sends a pong at once, if the client takes it: else the next write does.
+        if let Poll::Ready(Err(error)) = shared.poll_flush(context) {
+            return Poll::Ready(Err(error));
+        }
+        Poll::Ready(decoded)
+    }
+}
+
+impl<R: Reader, W: Writer> Reader for WebSocketReader<'_, R, W> {
+    fn poll_readable(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if !self.unread.is_empty() || self.has_ended() {
+            return Poll::Ready(Ok(()));
+        }
+        self.reader.poll_readable(context)
+    }
+
+    /// The length of a read is that of `buffer` at most, so that all of it is decoded at once.
+    fn poll_read<'a>(&'a mut self, context: &mut Context<'_>, buffer: &'a mut [u8]) -> Poll<io::Result<&'a [u8]>> {
+        while !buffer.is_empty() {
+            let end = self.shared.lock().codec.receiver.end().map(End::is_normal);
+            match end {
+                Some(true) => break,
+                Some(false) => return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into())),
+                None => {}
+            }
+            match ready!(self.poll_decode(context, buffer))? {
+                Some(0) => {}
+                Some(decoded) => return Poll::Ready(Ok(buffer.get(..decoded).unwrap_or_default())),
+                // Many clients close at once when they have read the close frame.
+                None if self.shared.lock().codec.sender.is_closed() => break,
+                None => return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into())),
+            }
+        }
+        Poll::Ready(Ok(&[]))
+    }
+
+    async fn failed(&mut self) -> io::Error {
+        self.reader.failed().await
+    }
+
+    /// Waits for the end of the transport's stream: a close frame that is not read yet precedes it.
+    async fn ended(&mut self) -> io::Result<()> {
+        if self.has_ended() {
+            return Ok(());
+        }
+        self.reader.ended().await
+    }
+}
+
+/// The half that encodes what the client is sent.
+#[derive(Debug)]
+pub struct WebSocketWriter<'a, W>(Arc<Mutex<Outgoing<'a, W>>>);
+
+impl<W: Writer> WebSocketWriter<'_, W> {
+    fn poll_close(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut shared = self.0.lock();
+        shared.codec.sender.close();
+        shared.poll_flush(context)
+    }
+}
+
+impl<W: Writer> Writer for WebSocketWriter<'_, W> {
+    fn tolerate_closed_window(&self, is_tolerated: bool) {
+        self.0.lock().writer.tolerate_closed_window(is_tolerated);
+    }
+
+    fn poll_write(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let mut shared = self.0.lock();
+        let Outgoing { writer, codec } = &mut *shared;
+        codec
+            .sender
+            .poll_write(bytes, |pieces| writer.poll_write_vectored(context, pieces))
+    }
+
+    fn poll_sendable(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.0.lock().writer.poll_sendable(context)
+    }
+
+    fn poll_flush(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.0.lock().poll_flush(context)
+    }
+
+    /// Sends the close frame only: the client may have more to send.
+    fn poll_shutdown(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.poll_close(context)
+    }
+}
+
+/// How long a close frame, or the end of the transport's stream, may take to be sent.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
+/// The status 1011 of a close frame.
+const INTERNAL_ERROR: u16 = 1011;

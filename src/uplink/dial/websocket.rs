@@ -1,0 +1,202 @@
+//! A WebSocket to the proxy (RFC 6455), through a load balancer that passes no CONNECT on: the upgrade, its answer, and the
+//! stream after it.
+
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
+
+use super::url::{ProxyUrl, Scheme};
+use crate::protocol::websocket::handshake::{SUBPROTOCOL, UPGRADE, VERSION, accept, new_key};
+use crate::protocol::websocket::{Codec, End, Role, with_scratch};
+
+/// The request for a WebSocket.
+#[derive(Debug)]
+pub(crate) struct Upgrade<'a> {
+    proxy: &'a ProxyUrl,
+    path: &'a str,
+    key: String,
+}
+
+impl<'a> Upgrade<'a> {
+    /// Creates the request to a proxy; `None` if its URL is not one of WebSockets.
+    pub(crate) fn new(proxy: &'a ProxyUrl) -> Option<Self> {
+        let path = proxy.websocket()?;
+        let key = new_key();
+        Some(Self { proxy, path, key })
+    }
+
+    /// Returns the request line, Host and the fields of the upgrade.
+    pub(super) fn head(&self, target: &str) -> String {
+        let Self { proxy, path, key } = self;
+        let authority = proxy.authority().to_string();
+        let port = match proxy.scheme() {
+            Scheme::Http => ":80",
+            Scheme::Https => ":443",
+        };
+        // As browsers do: some load balancers compare the whole value.
+        let host = authority.strip_suffix(port).unwrap_or(&authority);
+        // Brackets are no part of a path (RFC 3986 section 3.3).
+        let target = target.replace('[', "%5B").replace(']', "%5D");
+        format!(
+            "GET {path}/{target} HTTP/1.1\r\nHost: {host}\r\nConnection: Upgrade\r\nUpgrade: {UPGRADE}\r\n\
+             Sec-WebSocket-Version: {VERSION}\r\nSec-WebSocket-Key: {key}\r\nSec-WebSocket-Protocol: {SUBPROTOCOL}\r\n"
+        )
+    }
+
+    /// Returns whether these are the fields `Sec-WebSocket-Accept` and `Sec-WebSocket-Protocol` of a 101 from the proxy.
+    pub(super) fn is_accepted(&self, accepted: Option<&str>, subprotocol: Option<&str>) -> bool {
+        accepted == Some(&*accept(self.key.as_bytes())) && subprotocol == Some(SUBPROTOCOL)
+    }
+
+    /// Returns the advice for an answer that is not the proxy's.
+    pub(super) fn advice(&self, status: u16) -> String {
+        let path = self.path;
+        match status {
+            101 => {
+                "the answer has not the Sec-WebSocket-Accept and the subprotocol of switchboard: another server, or a \
+                    program on the way, has answered"
+                    .to_owned()
+            }
+            200..400 => format!("a web server has answered with a page: is {path}/ routed to switchboard?"),
+            400 | 426 => "the load balancer does not pass WebSockets on: enable them there".to_owned(),
+            404 | 405 => {
+                format!("nothing takes WebSockets there: is {path}/ routed to switchboard, and `listen.websocket` set?")
+            }
+            502..=504 => "the load balancer does not reach switchboard".to_owned(),
+            _ => "this is no answer of switchboard: the load balancer or a web server has answered".to_owned(),
+        }
+    }
+}
+
+/// The stream of a WebSocket over `S`. A shutdown sends a close frame; an end without one is an error.
+#[derive(Debug)]
+pub(crate) struct WebSocketStream<S> {
+    stream: S,
+    codec: Codec,
+    /// Bytes that were read with the answer.
+    unread: Vec<u8>,
+    pings: Interval,
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> WebSocketStream<S> {
+    /// Creates the stream after the 101. `early` was read after its head.
+    pub(crate) fn new(stream: S, early: Vec<u8>) -> Self {
+        let mut pings = interval_at(Instant::now() + PING_INTERVAL, PING_INTERVAL);
+        pings.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        Self {
+            stream,
+            codec: Codec::new(Role::Client),
+            unread: early,
+            pings,
+        }
+    }
+
+    /// Returns the stream under it.
+    pub(crate) fn get_ref(&self) -> &S {
+        &self.stream
+    }
+
+    fn poll_send(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let Self { stream, codec, .. } = self;
+        let write = |pieces: &[IoSlice<'_>]| Pin::new(&mut *stream).poll_write_vectored(context, pieces);
+        ready!(codec.sender.poll_flush(write))?;
+        Pin::new(stream).poll_flush(context)
+    }
+
+    /// Decodes the bytes of one read into `payload`. The length is `None` at the end of the stream under it.
+    fn poll_decode(&mut self, context: &mut Context<'_>, payload: &mut [u8]) -> Poll<io::Result<Option<usize>>> {
+        let Self {
+            stream, codec, unread, ..
+        } = self;
+        let mut decode = |read: &[u8], payload: &mut [u8]| {
+            let decoded = codec.decode(read, payload);
+            decoded.map_err(|violation| io::Error::new(io::ErrorKind::InvalidData, violation))
+        };
+        if !unread.is_empty() {
+            let now = unread.len().min(payload.len());
+            let read: Vec<_> = unread.drain(..now).collect();
+            return Poll::Ready(decode(&read, payload).map(Some));
+        }
+        with_scratch(payload.len(), |scratch| {
+            let mut buffer = ReadBuf::new(scratch);
+            ready!(Pin::new(stream).poll_read(context, &mut buffer))?;
+            let read = buffer.filled();
+            Poll::Ready((!read.is_empty()).then(|| decode(read, payload)).transpose())
+        })
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for WebSocketStream<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        while self.pings.poll_tick(context).is_ready() {
+            self.codec.sender.ping();
+        }
+        loop {
+            // Sends pings and pongs, if the peer takes them now: else the next write does.
+            if let Poll::Ready(Err(error)) = self.poll_send(context) {
+                return Poll::Ready(Err(error));
+            }
+            match self.codec.receiver.end() {
+                Some(end) if end.is_normal() => return Poll::Ready(Ok(())),
+                Some(end) => return Poll::Ready(Err(closed(end))),
+                None => {}
+            }
+            let payload = buffer.initialize_unfilled_to(buffer.remaining().min(MAX_READ));
+            if payload.is_empty() {
+                return Poll::Ready(Ok(()));
+            }
+            match ready!(self.poll_decode(context, payload))? {
+                Some(0) => {}
+                Some(decoded) => {
+                    buffer.advance(decoded);
+                    return Poll::Ready(Ok(()));
+                }
+                None => {
+                    let text = "the connection ended without a WebSocket close";
+                    return Poll::Ready(Err(io::Error::new(io::ErrorKind::ConnectionAborted, text)));
+                }
+            }
+        }
+    }
+}
+
+fn closed(end: &End) -> io::Error {
+    let colon = if end.reason.is_empty() { "" } else { ": " };
+    let code = end.code.unwrap_or_default();
+    let text = format!("the WebSocket was closed with {code}{colon}{}", end.reason);
+    io::Error::new(io::ErrorKind::ConnectionReset, text)
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for WebSocketStream<S> {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let Self { stream, codec, .. } = &mut *self;
+        let write = |pieces: &[IoSlice<'_>]| Pin::new(&mut *stream).poll_write_vectored(context, pieces);
+        codec.sender.poll_write(bytes, write)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.poll_send(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.codec.sender.close();
+        ready!(self.poll_send(context))?;
+        // The peer may have more to send until it has closed, too.
+        match self.codec.receiver.end() {
+            Some(_) => Pin::new(&mut self.stream).poll_shutdown(context),
+            None => Poll::Ready(Ok(())),
+        }
+    }
+}
+
+/// The pause between pings: load balancers close idle connections after 60 s (AWS, nginx) or 100 s (Cloudflare).
+const PING_INTERVAL: Duration = Duration::from_secs(25);
+const MAX_READ: usize = 64 * 1024;

@@ -1,0 +1,309 @@
+//! The WebSocket of the public port: the handshake, hostile frames, ends, and the balancers' words about the client.
+
+use std::net::SocketAddr;
+
+use switchboard::tunnel::outcome::RefusalReason;
+
+use crate::harness::peer::Peer;
+use crate::harness::ports::Ports as _;
+use crate::harness::proxy::Proxy;
+use crate::harness::target::{Echo, Target};
+use crate::harness::{allow, refused};
+
+const LISTEN: &str = "listen: {address: \"127.0.0.1:0\", websocket: {path: /ssh}}\n";
+
+/// A proxy with one target at that address, for which no identification is required.
+fn proxy(target: SocketAddr) -> Proxy {
+    Proxy::start(&format!("{LISTEN}ssh_only: false\n{}", allow(&[("devbox:22", target)])))
+}
+
+/// The example of RFC 6455 section 1.3, for this path, with other fields or more.
+fn upgrade(path: &str, fields: &[(&str, &str)]) -> String {
+    let mut all = vec![
+        ("Host", "ssh.example.com"),
+        ("Connection", "keep-alive, Upgrade"),
+        ("Upgrade", "websocket"),
+        ("Sec-WebSocket-Version", "13"),
+        ("Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ=="),
+        ("Sec-WebSocket-Protocol", "switchboard.v1"),
+    ];
+    all.retain(|(name, _)| fields.iter().all(|(other, _)| other != name));
+    all.extend(fields.iter().filter(|(_, value)| !value.is_empty()));
+    let fields: String = all.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+    format!("GET {path} HTTP/1.1\r\n{fields}\r\n")
+}
+
+const ACCEPTED: &str = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+                        Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\nSec-WebSocket-Protocol: switchboard.v1\r\n\r\n";
+
+/// A client's frame.
+fn frame(first: u8, payload: &[u8]) -> Vec<u8> {
+    let (mask, length) = ([9, 8, 7, 6], payload.len());
+    let mut frame = vec![first];
+    match length {
+        ..126 => frame.push(0x80 | length as u8),
+        126..65_536 => frame.extend([&[0x80 | 126][..], &(length as u16).to_be_bytes()].concat()),
+        _ => frame.extend([&[0x80 | 127][..], &(length as u64).to_be_bytes()].concat()),
+    }
+    frame.extend(mask);
+    frame.extend(payload.iter().zip(mask.iter().cycle()).map(|(byte, mask)| byte ^ mask));
+    frame
+}
+
+/// The payloads of the server's binary frames, of so many bytes together.
+fn payload(client: &mut Peer, bytes: usize) -> Vec<u8> {
+    let mut all = Vec::new();
+    while all.len() < bytes {
+        let [first, length] = client.read_exact::<2>();
+        assert_eq!(first, 0x82);
+        let length = match length {
+            126 => u16::from_be_bytes(client.read_exact()).into(),
+            127 => usize::try_from(u64::from_be_bytes(client.read_exact())).unwrap(),
+            length => length.into(),
+        };
+        let start = all.len();
+        all.resize(start + length, 0);
+        client.read_into(&mut all[start..]);
+    }
+    assert_eq!(all.len(), bytes);
+    all
+}
+
+fn open(proxy: &Proxy) -> Peer {
+    let mut client = proxy.client(upgrade("/ssh/devbox:22", &[]));
+    client.expect(ACCEPTED);
+    client
+}
+
+/// The payload of a close frame with that status and this reason.
+fn close(code: u16, reason: &str) -> Vec<u8> {
+    [&code.to_be_bytes()[..], reason.as_bytes()].concat()
+}
+
+/// A frame of the server.
+fn of_server(first: u8, payload: &[u8]) -> Vec<u8> {
+    [&[first, payload.len() as u8][..], payload].concat()
+}
+
+#[test]
+fn a_request_that_is_no_websocket_of_switchboard_is_refused_with_its_reason() {
+    let target = Target::listen();
+    let proxy = proxy(target.address());
+    let upgrade_required = crate::harness::refusal(
+        426,
+        "a WebSocket of version 13 is needed here",
+        "http_request_error",
+        "Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n",
+    );
+    let malformed = |phrase| crate::harness::refusal(400, phrase, "http_request_error", "");
+    let no_key = malformed("the Sec-WebSocket-Key is missing or malformed");
+    let no_subprotocol = malformed("the WebSocket subprotocol must be switchboard.v1");
+    for (path, fields, expected) in [
+        ("/ssh/devbox:22", &[("Connection", "")][..], &upgrade_required),
+        ("/ssh/devbox:22", &[("Upgrade", "h2c")], &upgrade_required),
+        ("/ssh/devbox:22", &[("Sec-WebSocket-Version", "8")], &upgrade_required),
+        ("/ssh/devbox:22", &[("Sec-WebSocket-Key", "")], &no_key),
+        ("/ssh/devbox:22", &[("Sec-WebSocket-Key", "AAAA")], &no_key),
+        ("/ssh/devbox:22", &[("Sec-WebSocket-Protocol", "chat")], &no_subprotocol),
+        ("/ssh/devbox:22", &[("Sec-WebSocket-Protocol", "")], &no_subprotocol),
+        (
+            "/ssh/devbox:22",
+            &[("Origin", "https://example.com")],
+            &refused(RefusalReason::OriginRefused),
+        ),
+        ("/ssh/other:22", &[], &refused(RefusalReason::NotAllowed)),
+    ] {
+        let answer = proxy.client(upgrade(path, fields)).rest_as_text();
+        assert_eq!(answer, *expected, "{path} {fields:?}");
+    }
+    for path in ["/", "/sshx/devbox:22", "/devbox:22"] {
+        let answer = proxy.client(upgrade(path, &[])).rest_as_text();
+        assert!(
+            answer.starts_with("HTTP/1.1 405 only CONNECT is served here\r\n"),
+            "{answer}"
+        );
+    }
+    for path in [
+        "/ssh/devbox",
+        "/ssh/%64evbox:22",
+        "/ssh/devbox:22?x",
+        "/ssh/../devbox:22",
+    ] {
+        let answer = proxy.client(upgrade(path, &[])).rest_as_text();
+        assert!(answer.starts_with("HTTP/1.1 400 "), "{path}: {answer}");
+    }
+    target.expect_no_connection();
+}
+
+#[test]
+fn without_the_setting_no_websocket_is_served() {
+    let target = Target::listen();
+    let proxy = Proxy::start(&allow(&[("devbox:22", target.address())]));
+    let answer = proxy.client(upgrade("/ssh/devbox:22", &[])).rest_as_text();
+    assert!(
+        answer.starts_with("HTTP/1.1 405 only CONNECT is served here\r\n"),
+        "{answer}"
+    );
+}
+
+#[test]
+fn bytes_pass_both_ways_in_frames_of_any_form_and_an_end_is_a_close() {
+    let target = Target::listen();
+    let proxy = proxy(target.address());
+    // The first frames come with the request.
+    let early = [
+        upgrade("/ssh/devbox%3A22", &[]).into_bytes(),
+        frame(0x02, b"ear"),
+        frame(0x80, b"ly"),
+    ]
+    .concat();
+    let mut client = proxy.client(early);
+    client.expect(ACCEPTED);
+    let mut service = target.accept();
+    service.expect("early");
+    service.send("down");
+    client.expect(of_server(0x82, b"down"));
+    // A message in pieces, with control frames between them and within a write.
+    for byte in [
+        frame(0x02, b"a"),
+        frame(0x89, b"?"),
+        frame(0x00, b""),
+        frame(0x8a, b""),
+        frame(0x80, b"b"),
+    ]
+    .concat()
+    {
+        client.send([byte]);
+    }
+    client.expect(of_server(0x8a, b"?"));
+    service.expect("ab");
+    // The close of a client is the end of its direction, and the answer comes after the last byte of the other.
+    client.send(frame(0x88, &close(1000, "bye")));
+    service.expect_end();
+    service.send("last words");
+    client.expect(of_server(0x82, b"last words"));
+    drop(service);
+    client.expect(of_server(0x88, &close(1000, "")));
+    client.expect_end();
+    proxy.settles("tunnels_closed_total{by=\"client\",reason=\"eof\"}", 1.0);
+    // The other way round.
+    let mut client = open(&proxy);
+    drop(target.accept());
+    client.expect(of_server(0x88, &close(1000, "")));
+    client.send(frame(0x88, &close(1000, "")));
+    client.expect_end();
+    proxy.settles("tunnels_closed_total{by=\"target\",reason=\"eof\"}", 1.0);
+    // A client that is cut off has not finished.
+    let mut client = open(&proxy);
+    let mut service = target.accept();
+    client.finish();
+    service.expect_reset();
+    proxy.settles("tunnels_closed_total{by=\"client\",reason=\"reset\"}", 1.0);
+}
+
+#[test]
+fn hostile_frames_are_answered_by_a_close_with_the_status_of_the_rfc() {
+    let target = Target::listen();
+    let proxy = proxy(target.address());
+    for (bytes, code) in [
+        (vec![0x82, 0x01, b'x'], 1002_u16),
+        (frame(0xc2, b"x"), 1002),
+        (frame(0xa2, b"x"), 1002),
+        (frame(0x92, b"x"), 1002),
+        (frame(0x83, b"x"), 1002),
+        (frame(0x8b, b"x"), 1002),
+        (frame(0x09, b"x"), 1002),
+        (frame(0x89, &[0; 126]), 1002),
+        (frame(0x88, b"x"), 1002),
+        (frame(0x88, &close(1005, "")), 1002),
+        (frame(0x80, b"x"), 1002),
+        (frame(0x81, b"text"), 1003),
+        (frame(0x88, &[3, 0xe8, 0xff]), 1007),
+    ] {
+        let mut client = open(&proxy);
+        let mut service = target.accept();
+        client.send(&bytes);
+        let [first, length] = client.read_exact::<2>();
+        assert_eq!(first, 0x88, "{bytes:?}");
+        client.expect(code.to_be_bytes());
+        client.read_into(&mut vec![0; usize::from(length) - 2]);
+        client.ends();
+        service.expect_reset();
+    }
+    proxy.settles("tunnels_closed_total{by=\"client\",reason=\"corrupted\"}", 13.0);
+}
+
+/// Close codes that browsers and libraries use are echoed.
+#[test]
+fn a_close_with_a_status_is_echoed() {
+    let echo = Echo::listen();
+    let proxy = proxy(echo.address());
+    for code in [1000, 1001, 3000, 4999] {
+        let mut client = open(&proxy);
+        client.send([frame(0x82, b"x"), frame(0x88, &close(code, "why"))].concat());
+        client.expect(of_server(0x82, b"x"));
+        client.expect(of_server(0x88, &close(code, "")));
+        client.expect_end();
+    }
+    let mut client = open(&proxy);
+    client.send(frame(0x88, b""));
+    client.expect(of_server(0x88, b""));
+    client.expect_end();
+}
+
+/// A frame of 16 MiB is passed on while it arrives: the client sends more of it only after the first bytes are back.
+#[test]
+fn a_frame_of_16_mib_is_not_waited_for() {
+    let echo = Echo::listen();
+    let proxy = proxy(echo.address());
+    let mut client = open(&proxy);
+    let huge = frame(0x82, &vec![5; 16 << 20]);
+    let mut writer = client.again();
+    writer.send(&huge[..14 + 1000]);
+    let mut received = payload(&mut client, 1000);
+    let rest = std::thread::spawn(move || writer.send(&huge[14 + 1000..]));
+    received.extend(payload(&mut client, (16 << 20) - 1000));
+    rest.join().unwrap();
+    assert!(received.iter().all(|byte| *byte == 5));
+}
+
+#[test]
+fn a_drain_closes_with_the_status_of_a_restart_and_the_reason() {
+    let target = Target::listen();
+    let settings = format!(
+        "{LISTEN}ssh_only: false\ndrain: {{delay: 0s, timeout: 0s, spread: 0s}}\n{}",
+        allow(&[("devbox:22", target.address())])
+    );
+    let proxy = Proxy::start(&settings);
+    let mut client = open(&proxy);
+    let _service = target.accept();
+    proxy.stop();
+    client.expect(of_server(0x88, &close(1012, "the proxy was shutting down")));
+    client.ends();
+}
+
+/// Load balancers: a trusted one names the client, others do not; and a credential in clear behind them is one.
+#[test]
+fn only_a_trusted_balancer_names_the_client_and_makes_a_credential_safe() {
+    let target = Target::listen();
+    let listen = |websocket: &str| {
+        let settings = format!(
+            "listen: {{address: \"127.0.0.1:0\", {websocket}}}\nssh_only: false\n\
+             limits: {{client: {{max_tunnels: 1, connects_per_second: unlimited}}}}\n{}",
+            allow(&[("devbox:22", target.address())])
+        );
+        Proxy::start(&settings)
+    };
+    let of = |address| upgrade("/ssh/devbox:22", &[("X-Forwarded-For", address)]);
+    let proxy = listen("websocket: {path: /ssh}, trusted_proxies: [127.0.0.0/8]");
+    let (mut first, mut second) = (proxy.client(of("192.0.2.1")), proxy.client(of("6.6.6.6, 198.51.100.2")));
+    first.expect(ACCEPTED);
+    second.expect(ACCEPTED);
+    let answer = proxy.client(of("7.7.7.7,198.51.100.2")).rest_as_text();
+    assert!(answer.starts_with("HTTP/1.1 429 "), "{answer}");
+    let proxy = listen("websocket: {path: /ssh}, trusted_proxies: [192.0.2.0/24]");
+    let mut first = proxy.client(of("192.0.2.1"));
+    first.expect(ACCEPTED);
+    let answer = proxy.client(of("192.0.2.2")).rest_as_text();
+    assert!(answer.starts_with("HTTP/1.1 429 "), "{answer}");
+}
