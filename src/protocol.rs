@@ -1,4 +1,5 @@
-//! Protocols that several programs share: sessions, registrations, listings, tickets, JWTs, notices, phrases, SSH disconnects.
+//! Protocols that several programs share: sessions, registrations, listings, tickets, JWTs, notices, phrases, SSH disconnects,
+//! WebSocket.
 
 pub(crate) mod end_notice;
 pub mod host_key;

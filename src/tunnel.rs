@@ -16,5 +16,3 @@ pub mod ssh;
 pub mod stream;
 #[cfg(feature = "server")]
 pub mod target_metrics;
-#[cfg(feature = "server")]
-pub mod websocket;

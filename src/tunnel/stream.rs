@@ -6,10 +6,13 @@ use std::task::{Context, Poll};
 
 use tokio::net::{TcpStream, tcp};
 
+pub use self::websocket::WebSocket;
+use self::websocket::{WebSocketReader, WebSocketWriter};
 use super::http2;
-use super::websocket::{WebSocket, WebSocketReader, WebSocketWriter};
 use crate::net::tls::TlsStream;
 use crate::net::transport::{BufferLender, BulkMode, Reader, Transport, Writer};
+
+mod websocket;
 
 /// One end of a tunnel.
 #[derive(Debug)]

@@ -55,7 +55,7 @@ const GATED: [&str; 5] = ["", "base", "net", "tunnel", "cli"];
 const FEATURES: [&str; 2] = ["anchor", "server"];
 
 /// The modules that may name a crate, with all below them. Crates that are not listed are free to all.
-const OWNERS: [(&str, &[&str]); 37] = [
+const OWNERS: [(&str, &[&str]); 38] = [
     ("anyhow", &["cli", "client", "uplink"]),
     ("arc_swap", &["policy"]),
     ("argon2", &["policy::access::passwords"]),
@@ -191,6 +191,7 @@ const OWNERS: [(&str, &[&str]); 37] = [
     ("tower", &["kubernetes::api"]),
     ("tracing_appender", &["daemon::logging"]),
     ("tracing_subscriber", &["daemon::logging"]),
+    ("tungstenite", &["protocol::websocket"]),
     ("x509_parser", &["net"]),
     (
         "zeroize",

@@ -1,5 +1,7 @@
 //! The WebSocket of the public port: the handshake, hostile frames, ends, and the balancers' words about the client.
 
+mod fronts;
+
 use std::net::SocketAddr;
 
 use switchboard::tunnel::outcome::RefusalReason;

@@ -17,8 +17,7 @@ use crate::protocol::host_key::PublishedKeys;
 use crate::protocol::ssh_disconnect::{Code, Disconnect};
 use crate::protocol::websocket::handshake::{SUBPROTOCOL, UPGRADE};
 use crate::tunnel::outcome::{Malformed, Refusal, RefusalReason, refusal_of};
-use crate::tunnel::stream::Stream;
-use crate::tunnel::websocket::WebSocket;
+use crate::tunnel::stream::{Stream, WebSocket};
 
 /// An exchange that has no answer yet.
 #[derive(Debug)]

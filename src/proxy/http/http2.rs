@@ -18,8 +18,7 @@ use crate::protocol::listing::NameFilter;
 use crate::protocol::websocket::handshake::{SUBPROTOCOL, UPGRADE};
 use crate::tunnel::http2::Request;
 use crate::tunnel::outcome::{Malformed, Refusal, RefusalReason, refusal_of};
-use crate::tunnel::stream::Stream;
-use crate::tunnel::websocket::WebSocket;
+use crate::tunnel::stream::{Stream, WebSocket};
 
 /// Reads the head.
 ///

@@ -1,0 +1,219 @@
+//! OpenSSH by `connect --proxy wss://…` through the load balancers that people have in front of HTTP, with their defaults.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::harness::authority::Authority;
+use crate::harness::peer::Peer;
+use crate::harness::target::Closed;
+use crate::openssh::clients::{WEBSOCKET, ours};
+use crate::openssh::lines::Lines;
+use crate::openssh::login::{HOST, Login, PATIENCE, noise};
+use crate::openssh::process::{Process, program, quiet, until};
+
+/// A load balancer that takes TLS, and passes `/ssh/` on to the proxy in clear.
+struct Front {
+    address: SocketAddr,
+    log: Lines,
+    ca: PathBuf,
+    _process: Process,
+    _port: Closed,
+    _authority: Authority,
+}
+
+/// Makes the files of one in a folder, and returns its command.
+type Setup = fn(&Site<'_>) -> Command;
+
+/// The address of the load balancer, its certificate, the address of the proxy, and a folder.
+struct Site<'a> {
+    address: SocketAddr,
+    cert: &'a Path,
+    key: &'a Path,
+    proxy: SocketAddr,
+    folder: PathBuf,
+}
+
+impl Site<'_> {
+    /// Writes a file of the folder, with the values of this site.
+    fn write(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.folder.join(name);
+        let text = [
+            ("@ADDRESS@", self.address.to_string()),
+            ("@PORT@", self.address.port().to_string()),
+            ("@PROXY@", self.proxy.to_string()),
+            ("@PROXY_PORT@", self.proxy.port().to_string()),
+            ("@CERT@", self.cert.display().to_string()),
+            ("@KEY@", self.key.display().to_string()),
+            ("@FOLDER@", self.folder.display().to_string()),
+        ]
+        .iter()
+        .fold(text.to_owned(), |text, (from, to)| text.replace(from, to));
+        fs::write(&path, text).unwrap();
+        path
+    }
+}
+
+impl Front {
+    fn start(setup: Setup, login: &Login) -> Self {
+        let authority = Authority::new();
+        let issued = authority.server("front", &[]);
+        let port = Closed::bind();
+        let site = Site {
+            address: port.address(),
+            cert: &issued.cert,
+            key: &issued.key,
+            proxy: login.proxy.address,
+            folder: login.path("front"),
+        };
+        fs::create_dir(&site.folder).unwrap();
+        let mut command = setup(&site);
+        let command = command.current_dir(&site.folder).stderr(Stdio::piped()).stdout(Stdio::null());
+        let mut process = Process::start_server(command);
+        let log = Lines::of(process.child().stderr.take().unwrap());
+        until(PATIENCE, "it listens", || {
+            assert!(!process.has_ended(), "{}", log.all().join("\n"));
+            Peer::try_connect(site.address).ok()
+        });
+        Self {
+            address: site.address,
+            log,
+            ca: authority.ca(),
+            _process: process,
+            _port: port,
+            _authority: authority,
+        }
+    }
+
+    /// `ssh` or `scp` through it.
+    fn command(&self, login: &Login, name: &str) -> Command {
+        let (connect, address, ca) = (ours(), self.address, self.ca.display());
+        let proxy_command = format!("{connect} connect --proxy wss://{address}/ssh --ca {ca} %h:%p");
+        login.command_by(&proxy_command, name)
+    }
+}
+
+/// Logs in and copies so many bytes both ways.
+fn carries(setup: Setup, size: usize) {
+    let login = Login::through(&WEBSOCKET);
+    let front = Front::start(setup, &login);
+    let finished = login.attempt(front.command(&login, "ssh").args([HOST, "cat"]), b"through\n");
+    assert!(finished.status.success(), "{finished}\n{}\n{}", front.log.all().join("\n"), login.proxy.log());
+    assert_eq!(finished.stdout, "through\n");
+    let content = noise(size);
+    let here = login.write("here", &content);
+    let there = format!("{HOST}:{}", login.path("there").display());
+    login.run(front.command(&login, "scp").arg(&here).arg(&there), b"");
+    login.run(front.command(&login, "scp").arg(&there).arg(login.path("back")), b"");
+    for copy in ["there", "back"] {
+        assert!(fs::read(login.path(copy)).unwrap() == content, "{copy} is another one");
+    }
+}
+
+fn nginx(site: &Site<'_>) -> Command {
+    let file = site.write("nginx.conf", include_str!("fronts/nginx.conf"));
+    let mut command = quiet(program("nginx", "nginx-light"));
+    command.args(["-e", "stderr", "-p"]).arg(&site.folder).arg("-c").arg(file);
+    command
+}
+
+fn apache(site: &Site<'_>) -> Command {
+    let file = site.write("apache.conf", include_str!("fronts/apache.conf"));
+    let mut command = quiet(program("apache2", "apache2-bin"));
+    command.args(["-D", "FOREGROUND", "-f"]).arg(file);
+    command
+}
+
+fn caddy(site: &Site<'_>) -> Command {
+    let file = site.write("Caddyfile", include_str!("fronts/Caddyfile"));
+    let mut command = quiet(program("caddy", "caddy"));
+    command.args(["run", "--adapter", "caddyfile", "--config"]).arg(file);
+    command.env("HOME", &site.folder).env("XDG_DATA_HOME", &site.folder).env("XDG_CONFIG_HOME", &site.folder);
+    command
+}
+
+fn haproxy(site: &Site<'_>) -> Command {
+    haproxy_to(site, "")
+}
+
+/// Speaks HTTP/2 to the proxy: Extended CONNECT.
+fn haproxy_by_http2(site: &Site<'_>) -> Command {
+    haproxy_to(site, "proto h2 ws h2")
+}
+
+fn haproxy_to(site: &Site<'_>, protocol: &str) -> Command {
+    let pem = [site.cert, site.key].map(|path| fs::read_to_string(path).unwrap()).concat();
+    site.write("front.pem", &pem);
+    let file = site.write("haproxy.cfg", &include_str!("fronts/haproxy.cfg").replace("@PROTOCOL@", protocol));
+    let mut command = quiet(program("haproxy", "haproxy"));
+    command.args(["-db", "-f"]).arg(file);
+    command
+}
+
+fn envoy(site: &Site<'_>) -> Command {
+    envoy_to(site, "http_protocol_options: {}")
+}
+
+/// Speaks HTTP/2 to the proxy: Extended CONNECT.
+fn envoy_by_http2(site: &Site<'_>) -> Command {
+    envoy_to(site, "http2_protocol_options: {allow_connect: true}")
+}
+
+fn envoy_to(site: &Site<'_>, protocol: &str) -> Command {
+    let file = site.write("envoy.yaml", &include_str!("fronts/envoy.yaml").replace("@PROTOCOL@", protocol));
+    // Not the script of that name, whose child would outlive it.
+    let python = Path::new(env!("CARGO_TARGET_TMPDIR")).join("../python/lib");
+    let versions = fs::read_dir(python).unwrap().map(|entry| entry.unwrap().path());
+    let programs = versions.map(|version| version.join("site-packages/envoy/_bin/envoy"));
+    let program = programs.into_iter().find(|program| program.is_file());
+    let mut command = quiet(program.expect("Envoy is not here: tests/install-clients installs it"));
+    command.args(["--use-dynamic-base-id", "--concurrency", "1", "--log-level", "warning", "-c"]).arg(file);
+    command
+}
+
+macro_rules! fronts {
+    ($($name:ident: $setup:ident,)*) => { $(
+        #[test]
+        fn $name() {
+            carries($setup, 6 << 20);
+        }
+    )* };
+}
+
+fronts! {
+    a_session_passes_nginx: nginx,
+    a_session_passes_apache: apache,
+    a_session_passes_caddy: caddy,
+    a_session_passes_haproxy: haproxy,
+    a_session_passes_haproxy_and_http2: haproxy_by_http2,
+}
+
+mod slow {
+    use super::*;
+
+    #[test]
+    fn copies_of_64_mib_are_exact_through_each() {
+        for setup in [nginx, apache, caddy, haproxy, haproxy_by_http2] {
+            carries(setup, 64 << 20);
+        }
+    }
+
+    #[test]
+    fn copies_of_64_mib_are_exact_through_envoy_and_http2() {
+        for setup in [envoy, envoy_by_http2] {
+            carries(setup, 64 << 20);
+        }
+    }
+
+    /// nginx ends what is idle for 60 s; the client's pings are answered in time.
+    #[test]
+    fn an_idle_session_outlives_the_timeout_of_nginx() {
+        let login = Login::through(&WEBSOCKET);
+        let front = Front::start(nginx, &login);
+        let idle = "echo before; sleep 75; echo after";
+        let finished = login.attempt(front.command(&login, "ssh").args([HOST, idle]), b"");
+        assert_eq!(finished.stdout, "before\nafter\n", "{finished}");
+        login.proxy.access_lines(1);
+    }
+}
