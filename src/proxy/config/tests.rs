@@ -9,6 +9,7 @@ mod warnings;
 
 use std::collections::BTreeSet;
 use std::num::NonZeroU32;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::*;
@@ -32,6 +33,7 @@ listen:
     trusted_proxies: [10.0.0.0/8, "fd00::/8"]
     reuse_port: true
     refusals: auto
+    websocket: {path: /a/ssh/, trusted_tls: true}
 admin: "127.0.0.1:1090"
 admin_scrape: [10.0.0.0/8]
 access:
@@ -130,7 +132,7 @@ fn the_documented_file_is_the_default() {
 /// Gets the keys of every section from the faults of an unknown one, and looks for each in the documentation.
 #[test]
 fn the_documented_file_holds_every_key() {
-    let asked = "zzz: 1\nanchors: {zzz: 1}\naccess: {zzz: 1, kubernetes: {zzz: 1, permission: {zzz: 1}}, oidc: [{zzz: 1}], users: {zzz: 1}, tickets: {zzz: 1}}\nallowlist: {zzz: 1, static: [{zzz: 1, dials_in: {zzz: 1}, limits: {zzz: 1}}], kubernetes: {zzz: 1}}\nlisten: {zzz: 1}\ntls: {zzz: 1, certificates: [{zzz: 1}]}\n\
+    let asked = "zzz: 1\nanchors: {zzz: 1}\naccess: {zzz: 1, kubernetes: {zzz: 1, permission: {zzz: 1}}, oidc: [{zzz: 1}], users: {zzz: 1}, tickets: {zzz: 1}}\nallowlist: {zzz: 1, static: [{zzz: 1, dials_in: {zzz: 1}, limits: {zzz: 1}}], kubernetes: {zzz: 1}}\nlisten: {zzz: 1, websocket: {zzz: 1}}\ntls: {zzz: 1, certificates: [{zzz: 1}]}\n\
                  limits: {zzz: 1, tunnel: {zzz: 1}, target: {zzz: 1}, client: {zzz: 1}, user: {zzz: 1}, process: {zzz: 1}, ceiling: {zzz: 1}}\ntimeouts: {zzz: 1}\ndrain: {zzz: 1}\n";
     let faults = Config::parse(asked).unwrap_err();
     let known: BTreeSet<&str> = faults
@@ -270,9 +272,13 @@ fn every_key_is_read() {
     let mut behind_a_balancer = address("[::1]:0");
     behind_a_balancer.listener.reuse_port = true;
     behind_a_balancer.refusals = http::RefusalMode::Auto;
-    behind_a_balancer.proxy_header = proxy_header::Policy::Required {
-        trusted: ["10.0.0.0/8", "fd00::/8"].map(|text| text.parse().unwrap()).into(),
-    };
+    let trusted: Box<[_]> = ["10.0.0.0/8", "fd00::/8"].map(|text| text.parse().unwrap()).into();
+    behind_a_balancer.websocket = Some(Arc::new(http::WebSocketOptions {
+        path: "/a/ssh".into(),
+        trusted_tls: true,
+        trusted_proxies: trusted.clone(),
+    }));
+    behind_a_balancer.proxy_header = proxy_header::Policy::Required { trusted };
     let expected = Config {
         listen: vec![address("127.0.0.1:1080"), address("[::1]:0"), behind_a_balancer],
         admin: "127.0.0.1:1090".parse().unwrap(),

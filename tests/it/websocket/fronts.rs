@@ -69,7 +69,10 @@ impl Front {
         };
         fs::create_dir(&site.folder).unwrap();
         let mut command = setup(&site);
-        let command = command.current_dir(&site.folder).stderr(Stdio::piped()).stdout(Stdio::null());
+        let command = command
+            .current_dir(&site.folder)
+            .stderr(Stdio::piped())
+            .stdout(Stdio::null());
         let mut process = Process::start_server(command);
         let log = Lines::of(process.child().stderr.take().unwrap());
         until(PATIENCE, "it listens", || {
@@ -99,7 +102,12 @@ fn carries(setup: Setup, size: usize) {
     let login = Login::through(&WEBSOCKET);
     let front = Front::start(setup, &login);
     let finished = login.attempt(front.command(&login, "ssh").args([HOST, "cat"]), b"through\n");
-    assert!(finished.status.success(), "{finished}\n{}\n{}", front.log.all().join("\n"), login.proxy.log());
+    assert!(
+        finished.status.success(),
+        "{finished}\n{}\n{}",
+        front.log.all().join("\n"),
+        login.proxy.log()
+    );
     assert_eq!(finished.stdout, "through\n");
     let content = noise(size);
     let here = login.write("here", &content);
@@ -114,7 +122,11 @@ fn carries(setup: Setup, size: usize) {
 fn nginx(site: &Site<'_>) -> Command {
     let file = site.write("nginx.conf", include_str!("fronts/nginx.conf"));
     let mut command = quiet(program("nginx", "nginx-light"));
-    command.args(["-e", "stderr", "-p"]).arg(&site.folder).arg("-c").arg(file);
+    command
+        .args(["-e", "stderr", "-p"])
+        .arg(&site.folder)
+        .arg("-c")
+        .arg(file);
     command
 }
 
@@ -129,7 +141,10 @@ fn caddy(site: &Site<'_>) -> Command {
     let file = site.write("Caddyfile", include_str!("fronts/Caddyfile"));
     let mut command = quiet(program("caddy", "caddy"));
     command.args(["run", "--adapter", "caddyfile", "--config"]).arg(file);
-    command.env("HOME", &site.folder).env("XDG_DATA_HOME", &site.folder).env("XDG_CONFIG_HOME", &site.folder);
+    command
+        .env("HOME", &site.folder)
+        .env("XDG_DATA_HOME", &site.folder)
+        .env("XDG_CONFIG_HOME", &site.folder);
     command
 }
 
@@ -143,9 +158,14 @@ fn haproxy_by_http2(site: &Site<'_>) -> Command {
 }
 
 fn haproxy_to(site: &Site<'_>, protocol: &str) -> Command {
-    let pem = [site.cert, site.key].map(|path| fs::read_to_string(path).unwrap()).concat();
+    let pem = [site.cert, site.key]
+        .map(|path| fs::read_to_string(path).unwrap())
+        .concat();
     site.write("front.pem", &pem);
-    let file = site.write("haproxy.cfg", &include_str!("fronts/haproxy.cfg").replace("@PROTOCOL@", protocol));
+    let file = site.write(
+        "haproxy.cfg",
+        &include_str!("fronts/haproxy.cfg").replace("@PROTOCOL@", protocol),
+    );
     let mut command = quiet(program("haproxy", "haproxy"));
     command.args(["-db", "-f"]).arg(file);
     command
@@ -161,14 +181,26 @@ fn envoy_by_http2(site: &Site<'_>) -> Command {
 }
 
 fn envoy_to(site: &Site<'_>, protocol: &str) -> Command {
-    let file = site.write("envoy.yaml", &include_str!("fronts/envoy.yaml").replace("@PROTOCOL@", protocol));
+    let file = site.write(
+        "envoy.yaml",
+        &include_str!("fronts/envoy.yaml").replace("@PROTOCOL@", protocol),
+    );
     // Not the script of that name, whose child would outlive it.
     let python = Path::new(env!("CARGO_TARGET_TMPDIR")).join("../python/lib");
     let versions = fs::read_dir(python).unwrap().map(|entry| entry.unwrap().path());
     let programs = versions.map(|version| version.join("site-packages/envoy/_bin/envoy"));
     let program = programs.into_iter().find(|program| program.is_file());
     let mut command = quiet(program.expect("Envoy is not here: tests/install-clients installs it"));
-    command.args(["--use-dynamic-base-id", "--concurrency", "1", "--log-level", "warning", "-c"]).arg(file);
+    command
+        .args([
+            "--use-dynamic-base-id",
+            "--concurrency",
+            "1",
+            "--log-level",
+            "warning",
+            "-c",
+        ])
+        .arg(file);
     command
 }
 

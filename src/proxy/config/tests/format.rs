@@ -33,7 +33,7 @@ fn every_map_of_the_schema_has_the_keys_of_its_reader_and_no_others() {
     let schema = Config::schema();
     let asked = "zzz: 1\naccess: {zzz: 1, kubernetes: {zzz: 1, permission: {zzz: 1}}, oidc: [{zzz: 1}], users: {zzz: 1}, tickets: {zzz: 1}}\n\
                  anchors: {zzz: 1}\nallowlist: {zzz: 1, static: [{zzz: 1, dials_in: {zzz: 1}, limits: {zzz: 1}}],\n kubernetes: {zzz: 1, pods: {zzz: 1}, workload_kinds: [{zzz: 1}]}}\n\
-                 listen: [{zzz: 1}]\ntls: {zzz: 1, certificates: [{zzz: 1}]}\ntimeouts: {zzz: 1}\ndrain: {zzz: 1}\n\
+                 listen: [{zzz: 1, websocket: {zzz: 1}}]\ntls: {zzz: 1, certificates: [{zzz: 1}]}\ntimeouts: {zzz: 1}\ndrain: {zzz: 1}\n\
                  limits: {zzz: 1, tunnel: {zzz: 1}, target: {zzz: 1}, client: {zzz: 1}, user: {zzz: 1}, process: {zzz: 1}, ceiling: {zzz: 1}}\n";
     let mut maps = 0;
     for fault in Config::parse(asked).unwrap_err().iter() {
@@ -58,8 +58,8 @@ fn every_map_of_the_schema_has_the_keys_of_its_reader_and_no_others() {
     assert_eq!(maps, asked.matches("zzz").count());
     assert_eq!(
         maps,
-        Config::schema().to_string().matches("additionalProperties").count() - 1,
-        "a port is described twice"
+        Config::schema().to_string().matches("additionalProperties").count() - 2,
+        "a port is described twice, with its WebSocket"
     );
 }
 

@@ -41,7 +41,7 @@ fn addresses_to_listen_on_are_checked() {
             "listen: {zzz: off}",
             "line 1: listen: `address` is missing\n\
              line 1: listen.zzz: unknown key; known here: address, tls, proxy_protocol, trusted_proxies, reuse_port, \
-             refusals",
+             refusals, websocket",
         ),
         (
             "listen: {address: \"1.1.1.1:1\", refusals: off}",
@@ -127,6 +127,18 @@ fn proxy_protocol_and_trusted_proxies_need_each_other() {
         (
             "proxy_protocol: required, trusted_proxies: 10.0.0.0/8",
             "trusted_proxies: expected a list (found a single value)",
+        ),
+        (
+            "websocket: {path: /ssh, trusted_tls: true}",
+            "websocket.trusted_tls: needs `trusted_proxies`: without it any client could count as one of TLS",
+        ),
+        (
+            "websocket: {path: ssh}",
+            "websocket.path: expected a path such as `/ssh`, of letters, digits and `-._~/` (found `ssh`)",
+        ),
+        (
+            "websocket: {path: /a//b}",
+            "websocket.path: expected a path such as `/ssh`, of letters, digits and `-._~/` (found `/a//b`)",
         ),
     ] {
         let text = format!("listen: {{address: 1.1.1.1:1, {settings}}}");
