@@ -25,7 +25,8 @@ pub struct ProxySettings {
     #[arg(skip)]
     #[serde(deserialize_with = "forms::list::<Pattern, _, _>")]
     pub names: Vec<String>,
-    /// The proxy: http://HOST[:PORT] or https://HOST[:PORT], with USER:PASSWORD@ if it requires a password
+    /// The proxy: http://HOST[:PORT] or https://HOST[:PORT], with USER:PASSWORD@ if it requires a password; behind a load
+    /// balancer of HTTP, wss://HOST[:PORT]/PATH
     #[arg(
         long,
         env = "SWITCHBOARD_PROXY",

@@ -15,7 +15,7 @@ use crate::harness::{allow, refused};
 const LISTEN: &str = "listen: {address: \"127.0.0.1:0\", websocket: {path: /ssh}}\n";
 
 /// A proxy with one target at that address, for which no identification is required.
-fn proxy(target: SocketAddr) -> Proxy {
+fn proxy_to(target: SocketAddr) -> Proxy {
     Proxy::start(&format!("{LISTEN}ssh_only: false\n{}", allow(&[("devbox:22", target)])))
 }
 
@@ -90,7 +90,7 @@ fn of_server(first: u8, payload: &[u8]) -> Vec<u8> {
 #[test]
 fn a_request_that_is_no_websocket_of_switchboard_is_refused_with_its_reason() {
     let target = Target::listen();
-    let proxy = proxy(target.address());
+    let proxy = proxy_to(target.address());
     let upgrade_required = crate::harness::refusal(
         426,
         "a WebSocket of version 13 is needed here",
@@ -151,7 +151,7 @@ fn without_the_setting_no_websocket_is_served() {
 #[test]
 fn bytes_pass_both_ways_in_frames_of_any_form_and_an_end_is_a_close() {
     let target = Target::listen();
-    let proxy = proxy(target.address());
+    let proxy = proxy_to(target.address());
     // The first frames come with the request.
     let early = [
         upgrade("/ssh/devbox%3A22", &[]).into_bytes(),
@@ -206,7 +206,7 @@ fn bytes_pass_both_ways_in_frames_of_any_form_and_an_end_is_a_close() {
 #[test]
 fn hostile_frames_are_answered_by_a_close_with_the_status_of_the_rfc() {
     let target = Target::listen();
-    let proxy = proxy(target.address());
+    let proxy = proxy_to(target.address());
     for (bytes, code) in [
         (vec![0x82, 0x01, b'x'], 1002_u16),
         (frame(0xc2, b"x"), 1002),
@@ -239,7 +239,7 @@ fn hostile_frames_are_answered_by_a_close_with_the_status_of_the_rfc() {
 #[test]
 fn a_close_with_a_status_is_echoed() {
     let echo = Echo::listen();
-    let proxy = proxy(echo.address());
+    let proxy = proxy_to(echo.address());
     for code in [1000, 1001, 3000, 4999] {
         let mut client = open(&proxy);
         client.send([frame(0x82, b"x"), frame(0x88, &close(code, "why"))].concat());
@@ -247,6 +247,15 @@ fn a_close_with_a_status_is_echoed() {
         client.expect(of_server(0x88, &close(code, "")));
         client.expect_end();
     }
+    // These say that something is missing: they are echoed, and the target is reset.
+    let target = Target::listen();
+    let aborted = proxy_to(target.address());
+    let mut client = open(&aborted);
+    let mut service = target.accept();
+    client.send(frame(0x88, &close(1011, "")));
+    client.expect(of_server(0x88, &close(1011, "")));
+    client.ends();
+    service.expect_reset();
     let mut client = open(&proxy);
     client.send(frame(0x88, b""));
     client.expect(of_server(0x88, b""));
@@ -257,7 +266,7 @@ fn a_close_with_a_status_is_echoed() {
 #[test]
 fn a_frame_of_16_mib_is_not_waited_for() {
     let echo = Echo::listen();
-    let proxy = proxy(echo.address());
+    let proxy = proxy_to(echo.address());
     let mut client = open(&proxy);
     let huge = frame(0x82, &vec![5; 16 << 20]);
     let mut writer = client.again();

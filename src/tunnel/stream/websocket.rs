@@ -182,7 +182,13 @@ impl<R: Reader, W: Writer> Reader for WebSocketReader<'_, R, W> {
             let end = self.shared.lock().codec.receiver.end().map(End::is_normal);
             match end {
                 Some(true) => break,
-                Some(false) => return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into())),
+                Some(false) => {
+                    // The relay resets both sides next: this is the answer to the client's close.
+                    let mut shared = self.shared.lock();
+                    shared.codec.sender.close();
+                    let _is_sent = shared.poll_flush(context);
+                    return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()));
+                }
                 None => {}
             }
             match ready!(self.poll_decode(context, buffer))? {
