@@ -1,5 +1,4 @@
-//! Protocols that several programs share: sessions, registrations, listings, tickets, JWTs, notices, phrases, SSH disconnects,
-//! WebSocket.
+//! Protocols of several programs: sessions, registrations, listings, tickets, JWTs, notices, SSH disconnects, WebSocket.
 
 pub(crate) mod end_notice;
 pub mod host_key;

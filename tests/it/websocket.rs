@@ -1,5 +1,6 @@
 //! The WebSocket of the public port: the handshake, hostile frames, ends, and the balancers' words about the client.
 
+mod answers;
 mod fronts;
 
 use std::net::SocketAddr;
@@ -43,8 +44,8 @@ fn frame(first: u8, payload: &[u8]) -> Vec<u8> {
     let (mask, length) = ([9, 8, 7, 6], payload.len());
     let mut frame = vec![first];
     match length {
-        ..126 => frame.push(0x80 | length as u8),
-        126..65_536 => frame.extend([&[0x80 | 126][..], &(length as u16).to_be_bytes()].concat()),
+        ..126 => frame.push(0x80 | u8::try_from(length).unwrap()),
+        126..65_536 => frame.extend([&[0x80 | 126][..], &u16::try_from(length).unwrap().to_be_bytes()].concat()),
         _ => frame.extend([&[0x80 | 127][..], &(length as u64).to_be_bytes()].concat()),
     }
     frame.extend(mask);
@@ -84,7 +85,7 @@ fn close(code: u16, reason: &str) -> Vec<u8> {
 
 /// A frame of the server.
 fn of_server(first: u8, payload: &[u8]) -> Vec<u8> {
-    [&[first, payload.len() as u8][..], payload].concat()
+    [&[first, u8::try_from(payload.len()).unwrap()][..], payload].concat()
 }
 
 #[test]
