@@ -15,7 +15,7 @@ use crate::net::transport::send_all;
 use crate::protocol::end_notice::{self, Marker};
 use crate::protocol::host_key::{self, PublishedKeys};
 use crate::protocol::listing::NameFilter;
-use crate::protocol::websocket::handshake::{SUBPROTOCOL, UPGRADE};
+use crate::protocol::websocket::handshake::{self, SUBPROTOCOL, UPGRADE, is_key};
 use crate::tunnel::http2::Request;
 use crate::tunnel::outcome::{Malformed, Refusal, RefusalReason, refusal_of};
 use crate::tunnel::stream::{Stream, WebSocket};
@@ -107,7 +107,12 @@ pub(super) fn accept(request: Request, host_keys: Option<&PublishedKeys>) -> Res
     let host_keys = host_keys.map(|keys| (host_key::FIELD, keys.to_string()));
     let is_websocket = is_websocket(&request);
     let subprotocol = is_websocket.then(|| ("sec-websocket-protocol", SUBPROTOCOL.to_owned()));
-    for (name, value) in marker.into_iter().chain(host_keys).chain(subprotocol) {
+    // RFC 8441 has no key, but Envoy passes that of an HTTP/1.1 client on, and this answer back.
+    let key = values(&request.head.headers, "sec-websocket-key").next();
+    let key = key.filter(|key| is_websocket && is_key(key));
+    let accepted = key.map(|key| ("sec-websocket-accept", handshake::accept(key)));
+    let websocket = subprotocol.into_iter().chain(accepted);
+    for (name, value) in marker.into_iter().chain(host_keys).chain(websocket) {
         if let Ok(value) = value.try_into() {
             answer.headers_mut().insert(name, value);
         }
