@@ -32,9 +32,9 @@ impl End {
         }
     }
 
-    /// Returns whether the peer has sent all that it had: it closes normally, goes away, or has its own code.
+    /// Returns whether the peer has sent all that it had. A load balancer that goes away in the middle of a stream sends 1001.
     pub fn is_normal(&self) -> bool {
-        matches!(self.code, None | Some(NORMAL | GOING_AWAY | 3000..))
+        matches!(self.code, None | Some(NORMAL))
     }
 
     /// Returns the payload of the close frame.
@@ -85,7 +85,6 @@ pub(super) const MAX_FRAME_BYTES: usize = 64 * 1024;
 const MAX_REASON_BYTES: usize = 123;
 /// The status of a normal closure.
 pub(super) const NORMAL: u16 = 1000;
-const GOING_AWAY: u16 = 1001;
 
 thread_local! {
     static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };

@@ -3,11 +3,11 @@
 use std::io::{self, IoSlice};
 use std::task::{Poll, ready};
 
+use aws_lc_rs::rand;
 use tungstenite::protocol::frame::FrameHeader;
 use tungstenite::protocol::frame::coding::{Control, Data, OpCode};
 
 use super::frame::{End, MAX_FRAME_BYTES, NORMAL, Role, advance, mask_into, with_scratch};
-use crate::base::random::random;
 
 /// The encoder of one direction. Each write is called with `write`, which writes to the transport.
 #[derive(Debug)]
@@ -165,7 +165,8 @@ impl Sender {
 
     fn queue_header(&mut self, opcode: OpCode, length: usize) {
         if self.role == Role::Client {
-            self.mask = *random().to_ne_bytes().first_chunk().unwrap_or(&self.mask);
+            // "From a strong source of entropy" (section 5.3). It fails only if the system has none.
+            rand::fill(&mut self.mask).unwrap_or_default();
         }
         let header = FrameHeader {
             opcode,

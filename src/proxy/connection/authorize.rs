@@ -230,7 +230,7 @@ fn evidence<'a>(
     let client = pending.addresses.source.ip();
     RequestCredentials {
         credential,
-        client_tls: pending.record.info.tls.as_ref(),
+        client_tls: pending.client_tls(),
         client,
         // Behind a load balancer on this host a client is where its PROXY header says.
         is_local: pending.way == Way::Direct
@@ -244,6 +244,7 @@ fn evidence<'a>(
 
 /// Looks the authority up in the allowlist, and checks the client's certificate and the drain.
 fn look_up(authority: Authority, pending: &mut PendingRequest<'_>) -> Result<Arc<Target>, Refusal> {
+    let certificate = pending.client_tls().and_then(|tls| tls.identity.clone());
     let PendingRequest { shared, record, .. } = pending;
     let target = shared.allowlist.find_target(&authority);
     record.info.authority = Some(authority);
@@ -254,7 +255,7 @@ fn look_up(authority: Authority, pending: &mut PendingRequest<'_>) -> Result<Arc
     }
     let target = target?;
     record.info.target = Some(Arc::clone(&target));
-    target.check_client(record.identity())?;
+    target.check_client(certificate.as_ref())?;
     if is_draining {
         return Err(RefusalReason::Draining.into());
     }

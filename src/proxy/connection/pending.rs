@@ -9,6 +9,7 @@ use tokio::time::{Instant, sleep_until};
 use super::in_band;
 use super::record::RequestRecord;
 use super::{Port, Shared};
+use crate::net::tls::ClientTls;
 use crate::net::transport::Transport;
 use crate::proxy::http::{Exchange, Forwarding, RefusalMode, WebSocketOptions};
 use crate::proxy::record::RequestInfo;
@@ -85,18 +86,29 @@ impl<'a> PendingRequest<'a> {
     /// connect rate, too.
     pub(super) fn forwarded(&mut self, forwarding: &Forwarding, websocket: &WebSocketOptions) {
         let is_trusted = websocket.trusts(self.addresses.source.ip());
-        if forwarding.client.is_some() {
+        if is_trusted || forwarding.client.is_some() {
             self.way = Way::Forwarded;
         }
         if is_trusted && websocket.trusted_tls && forwarding.is_encrypted {
             self.way = Way::Encrypted;
         }
         if is_trusted && let Some(client) = websocket.client(forwarding) {
+            // Whichever client it is, the connection's certificate may be invalid.
+            let of_certificate = self.admission.clone().err();
+            let of_certificate = of_certificate.filter(|refusal| *refusal == RefusalReason::CertificateInvalidated);
             self.with_client(AddressPair {
                 source: SocketAddr::new(client, 0),
                 ..self.addresses
             });
+            if let Some(refusal) = of_certificate {
+                self.admission = Err(refusal);
+            }
         }
+    }
+
+    /// Returns the TLS session of the client itself, and not that of a load balancer.
+    pub(super) fn client_tls(&self) -> Option<&Arc<ClientTls>> {
+        self.record.info.tls.as_ref().filter(|_| self.way == Way::Direct)
     }
 
     /// Returns the owner of the client's limits, which is known before any request is read.

@@ -60,7 +60,7 @@ pub(super) fn read_head(
     }
     let target = match is_websocket {
         true => {
-            let path = websocket.and_then(|websocket| websocket.target(head.uri.path()));
+            let path = websocket.and_then(|websocket| websocket.target(head.uri.path_and_query()?.as_str()));
             path.ok_or(RefusalReason::MethodNotAllowed)?
                 .parse()
                 .map_err(Malformed::Target)
@@ -177,7 +177,9 @@ fn values<'a>(fields: &'a HeaderMap, name: &'static str) -> impl Iterator<Item =
 fn answer(refusal: &Refusal, status: u16) -> Response<()> {
     let mut answer = Response::new(());
     *answer.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    with_fields(answer, fields(refusal, status))
+    // HTTP/2 has no upgrades (RFC 9113 section 8.2.2).
+    let fields = fields(refusal, status).into_iter();
+    with_fields(answer, fields.filter(|(name, _)| *name != "Upgrade"))
 }
 
 /// Returns the head of an answer with these fields.

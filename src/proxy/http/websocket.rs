@@ -72,8 +72,10 @@ impl WebSocketOptions {
 /// Parses an address, which some load balancers write with a port.
 fn address(entry: &str) -> Option<IpAddr> {
     let bare = entry.trim_start_matches('[').trim_end_matches(']');
-    let parsed = bare.parse().ok();
-    parsed.or_else(|| Some(entry.parse::<std::net::SocketAddr>().ok()?.ip()))
+    let parsed: Option<IpAddr> = bare.parse().ok();
+    let parsed = parsed.or_else(|| Some(entry.parse::<std::net::SocketAddr>().ok()?.ip()));
+    // A load balancer with a socket for both versions of IP writes IPv4 so; limits go by the address.
+    parsed.map(|address| address.to_canonical())
 }
 
 /// Checks the fields that both versions of HTTP have, of which `field` returns the values. Cookies are never read: a page
@@ -133,6 +135,8 @@ mod tests {
             ("192.0.2.9,192.0.2.1:4711, 10.1.1.1", Some("192.0.2.1")),
             ("[2001:db8::1]:443", Some("2001:db8::1")),
             ("[2001:db8::1],::ffff:10.0.0.1", Some("2001:db8::1")),
+            ("::ffff:192.0.2.1", Some("192.0.2.1")),
+            ("[::ffff:192.0.2.1]:443", Some("192.0.2.1")),
             ("10.0.0.1", None),
             ("192.0.2.1, unknown", None),
             ("", None),

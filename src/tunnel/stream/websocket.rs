@@ -26,7 +26,9 @@ pub struct WebSocket<T> {
 
 impl<T: Transport> WebSocket<T> {
     /// Creates the server's end. `read` was read after the client's request.
-    pub fn server(transport: T, read: Vec<u8>) -> Self {
+    pub fn server(transport: T, mut read: Vec<u8>) -> Self {
+        // The buffer of the head would stay for as long as the tunnel.
+        read.shrink_to_fit();
         Self {
             transport,
             codec: Codec::new(Role::Server),
@@ -160,10 +162,9 @@ impl<R: Reader, W: Writer> WebSocketReader<'_, R, W> {
             let read: Vec<_> = self.unread.drain(..now).collect();
             decode(shared.codec, &read, buffer).map(Some)
         };
-        // Sends a pong at once, if the client takes it: else the next write does.
-        if let Poll::Ready(Err(error)) = shared.poll_flush(context) {
-            return Poll::Ready(Err(error));
-        }
+        // Sends a pong at once, if the client takes it: else the next write does. It is the next write's to fail: what was
+        // read is passed on first.
+        let _is_sent = shared.poll_flush(context);
         Poll::Ready(decoded)
     }
 }
@@ -192,7 +193,11 @@ impl<R: Reader, W: Writer> Reader for WebSocketReader<'_, R, W> {
                 None => {}
             }
             match ready!(self.poll_decode(context, buffer))? {
-                Some(0) => {}
+                // Pings and empty frames cost no rate, so other tunnels get their turn between two reads of them.
+                Some(0) => {
+                    context.waker().wake_by_ref();
+                    return Poll::Pending;
+                }
                 Some(decoded) => return Poll::Ready(Ok(buffer.get(..decoded).unwrap_or_default())),
                 // Many clients close at once when they have read the close frame.
                 None if self.shared.lock().codec.sender.is_closed() => break,

@@ -140,10 +140,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for WebSocketStream<S> {
             self.codec.sender.ping();
         }
         loop {
-            // Sends pings and pongs, if the peer takes them now: else the next write does.
-            if let Poll::Ready(Err(error)) = self.poll_send(context) {
-                return Poll::Ready(Err(error));
-            }
+            // Sends pings and pongs, if the peer takes them now: else the next write does. It is the next write's to fail: the
+            // proxy's last bytes have the reason.
+            let _is_sent = self.poll_send(context);
             match self.codec.receiver.end() {
                 Some(end) if end.is_normal() => return Poll::Ready(Ok(())),
                 Some(end) => return Poll::Ready(Err(closed(end))),
