@@ -1,12 +1,12 @@
 # What there is to do here. `make` alone lists it.
 
 .DEFAULT_GOAL := help
-.PHONY: help build man demo screenshots test test-all test-kubernetes test-restarts test-diagnosis fuzz soak soak-resume lint bench bench-compare images dist cross clean
+.PHONY: help build man demo screenshots test test-all test-kubernetes test-restarts test-diagnosis fuzz soak soak-resume lint bench bench-compare images dist dist-check cross clean
 
 CARGO ?= cargo
 VERSION = $(shell sed -n 's/^version = "\(.*\)"$$/\1/p' Cargo.toml)
 REGISTRY = $(shell . packaging/names && echo $$REGISTRY)
-SCRIPTS := .ci/run benches/compare/run deploy/check packaging/cross packaging/dist packaging/fill-templates packaging/toolchain tests/cross/run tests/demo/run tests/fuzz/run tests/install-clients tests/run
+SCRIPTS := .ci/run benches/compare/run deploy/check packaging/cross packaging/dist packaging/fill-templates packaging/prove packaging/toolchain tests/cross/run tests/demo/run tests/fuzz/run tests/install-clients tests/run
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 26
@@ -85,10 +85,13 @@ images: ## Build the images of packaging/names and of the example, and load them
 	docker build --tag $(REGISTRY)/ssh-container:ubuntu-24.04 deploy/examples/ssh-container/image
 	kind load docker-image --name $(or $(CLUSTER),kind) $(REGISTRY)/switchboard:$(VERSION) $(REGISTRY)/switchboard-anchor:$(VERSION) $(REGISTRY)/ssh-container:ubuntu-24.04
 
-dist: ## Make the Debian package, archives of the whole program and of the clients, an SBOM, licences and checksums, in target/dist
+dist: ## Make packages (deb, rpm), archives of the whole program and of the clients, an SBOM, licences and checksums, in target/dist
 	packaging/dist
 
-cross: ## Compile the client (musl: and the anchor) for other systems, and log in: TARGETS="musl windows macos", PROFILE=dev is quicker, LOGINS=all has every test of a login
+dist-check: ## Install what `make dist` has made in a Debian of its own, log in with it, and remove it; as root
+	packaging/prove
+
+cross: ## Compile the client (musl: and the anchor) for other systems, and log in: TARGETS="musl arm64 windows macos", PROFILE=dev is quicker, LOGINS=all has every test of a login
 	PROFILE="$(or $(PROFILE),client)" LOGINS="$(LOGINS)" tests/cross/run $(TARGETS)
 
 clean: ## Remove what was built
