@@ -1,12 +1,12 @@
 # What there is to do here. `make` alone lists it.
 
 .DEFAULT_GOAL := help
-.PHONY: help build man demo screenshots test test-all test-kubernetes test-restarts test-diagnosis fuzz soak soak-resume lint bench bench-compare images dist dist-check cross clean
+.PHONY: help build man demo screenshots test test-all test-kubernetes test-restarts test-diagnosis fuzz soak soak-resume lint bench bench-compare bench-felt images dist dist-check cross clean
 
 CARGO ?= cargo
 VERSION = $(shell sed -n 's/^version = "\(.*\)"$$/\1/p' Cargo.toml)
 REGISTRY = $(shell . packaging/names && echo $$REGISTRY)
-SCRIPTS := .ci/run benches/compare/run deploy/check packaging/cross packaging/dist packaging/fill-templates packaging/prove packaging/toolchain tests/cross/run tests/demo/run tests/fuzz/run tests/install-clients tests/run
+SCRIPTS := .ci/run benches/compare/run benches/felt/run deploy/check packaging/cross packaging/dist packaging/fill-templates packaging/prove packaging/toolchain tests/cross/run tests/demo/run tests/fuzz/run tests/install-clients tests/run
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 26
@@ -78,6 +78,9 @@ bench: ## Run the benchmarks; a bound that is exceeded fails it
 
 bench-compare: ## Measure beside Envoy and HAProxy, which it installs; a goal that is lost fails it
 	benches/compare/run
+
+bench-felt: ## Measure logins, copies and keystrokes by each way to an sshd, as a user feels them, in 15 minutes
+	benches/felt/run
 
 images: ## Build the images of packaging/names and of the example, and load them into the kind cluster CLUSTER=kind
 	docker build --build-arg VERSION=$(VERSION) --build-arg REVISION="$$(git rev-parse HEAD)" --tag $(REGISTRY)/switchboard:$(VERSION) .

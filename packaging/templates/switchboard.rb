@@ -2,12 +2,18 @@
 class Switchboard < Formula
   desc "Logs in through an SSH ingress for Kubernetes, and keeps sessions"
   homepage "@REPOSITORY@"
-  url "@RELEASE@/switchboard-@VERSION@-x86_64-unknown-linux-musl.tar.gz"
-  sha256 "@SHA256 switchboard-@VERSION@-x86_64-unknown-linux-musl.tar.gz@"
   license "Apache-2.0"
 
-  depends_on arch: :x86_64
   depends_on :linux
+
+  on_intel do
+    url "@RELEASE@/switchboard-@VERSION@-x86_64-unknown-linux-musl.tar.gz"
+    sha256 "@SHA256 switchboard-@VERSION@-x86_64-unknown-linux-musl.tar.gz@"
+  end
+  on_arm do
+    url "@RELEASE@/switchboard-@VERSION@-aarch64-unknown-linux-musl.tar.gz"
+    sha256 "@SHA256 switchboard-@VERSION@-aarch64-unknown-linux-musl.tar.gz@"
+  end
 
   def install
     bin.install "switchboard"
