@@ -69,6 +69,7 @@ lint: ## Check format, lints, licences and sources; what is optional runs where 
 	@$(call optional,shellcheck,shellcheck $(SCRIPTS))
 	@$(call optional,hadolint,hadolint Dockerfile)
 	@$(call optional,zizmor,zizmor --offline .github)
+	@$(call optional,actionlint,actionlint)
 	tests/install-clients python3-venv
 	packaging/check-release
 	packaging/check-api
