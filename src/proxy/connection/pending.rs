@@ -94,7 +94,7 @@ impl<'a> PendingRequest<'a> {
         }
         if is_trusted && let Some(client) = websocket.client(forwarding) {
             // Whichever client it is, the connection's certificate may be invalid.
-            let of_certificate = self.admission.clone().err();
+            let of_certificate = self.admission.err();
             let of_certificate = of_certificate.filter(|refusal| *refusal == RefusalReason::CertificateInvalidated);
             self.with_client(AddressPair {
                 source: SocketAddr::new(client, 0),

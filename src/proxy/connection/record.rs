@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::shared::Shared;
 use crate::base::text::excerpt;
-use crate::net::tls::{self, CertificateNames, Tls};
+use crate::net::tls::{self, Tls};
 use crate::policy::allowlist::{Endpoints, Target};
 use crate::proxy::metrics::Metrics;
 use crate::proxy::open_tunnels::events::{Event, RefusedRequest};
@@ -88,11 +88,6 @@ impl<'a> RequestRecord<'a> {
             Some(details) => format!("{would_be}{}: {details}", refusal.phrase()),
             None => format!("{would_be}{}", refusal.phrase()),
         });
-    }
-
-    /// Returns the identity of the client's certificate.
-    pub(super) fn identity(&self) -> Option<&CertificateNames> {
-        self.info.tls.as_ref()?.identity.as_ref()
     }
 
     /// Returns whether a new handshake would accept the client's certificate, which may have expired or been revoked

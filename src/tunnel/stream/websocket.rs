@@ -179,32 +179,32 @@ impl<R: Reader, W: Writer> Reader for WebSocketReader<'_, R, W> {
 
     /// The length of a read is that of `buffer` at most, so that all of it is decoded at once.
     fn poll_read<'a>(&'a mut self, context: &mut Context<'_>, buffer: &'a mut [u8]) -> Poll<io::Result<&'a [u8]>> {
-        while !buffer.is_empty() {
-            let end = self.shared.lock().codec.receiver.end().map(End::is_normal);
-            match end {
-                Some(true) => break,
-                Some(false) => {
-                    // The relay resets both sides next: this is the answer to the client's close.
-                    let mut shared = self.shared.lock();
-                    shared.codec.sender.close();
-                    let _is_sent = shared.poll_flush(context);
-                    return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()));
-                }
-                None => {}
-            }
-            match ready!(self.poll_decode(context, buffer))? {
-                // Pings and empty frames cost no rate, so other tunnels get their turn between two reads of them.
-                Some(0) => {
-                    context.waker().wake_by_ref();
-                    return Poll::Pending;
-                }
-                Some(decoded) => return Poll::Ready(Ok(buffer.get(..decoded).unwrap_or_default())),
-                // Many clients close at once when they have read the close frame.
-                None if self.shared.lock().codec.sender.is_closed() => break,
-                None => return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into())),
-            }
+        if buffer.is_empty() {
+            return Poll::Ready(Ok(&[]));
         }
-        Poll::Ready(Ok(&[]))
+        let end = self.shared.lock().codec.receiver.end().map(End::is_normal);
+        match end {
+            Some(true) => return Poll::Ready(Ok(&[])),
+            Some(false) => {
+                // The relay resets both sides next: this is the answer to the client's close.
+                let mut shared = self.shared.lock();
+                shared.codec.sender.close();
+                let _is_sent = shared.poll_flush(context);
+                return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()));
+            }
+            None => {}
+        }
+        match ready!(self.poll_decode(context, buffer))? {
+            // Pings and empty frames cost no rate, so other tunnels get their turn between two reads of them.
+            Some(0) => {
+                context.waker().wake_by_ref();
+                Poll::Pending
+            }
+            Some(decoded) => Poll::Ready(Ok(buffer.get(..decoded).unwrap_or_default())),
+            // Many clients close at once when they have read the close frame.
+            None if self.shared.lock().codec.sender.is_closed() => Poll::Ready(Ok(&[])),
+            None => Poll::Ready(Err(io::ErrorKind::ConnectionReset.into())),
+        }
     }
 
     async fn failed(&mut self) -> io::Error {

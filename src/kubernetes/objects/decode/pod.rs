@@ -75,13 +75,8 @@ pub(super) fn pod(raw: RawPod, uid: Box<str>, prefix: &str) -> Option<Pod> {
     let without_effect = without_effect.into_iter().filter(|(_, is_given)| *is_given);
     faults.extend(without_effect.map(|(key, _)| AnnotationError::new(key, "no effect: this is a pod".to_owned())));
     let number = ssh_port([spec.containers, spec.init_containers], port, &mut faults);
-    let is_ready = valid(status.conditions).any(|condition| condition.r#type == "Ready" && condition.status == "True");
     let is_terminating = deletion_timestamp.is_some();
-    let state = match (is_ready, is_terminating) {
-        (true, false) => State::Ready,
-        (true, true) => State::Terminating,
-        (false, _) => State::NotReady,
-    };
+    let state = state(status.conditions, is_terminating);
     let node = spec.node_name.filter(|name| name.len() <= MAX_NODE).unwrap_or_default();
     let endpoints = valid(status.pod_ips).map(|PodIp { ip: address }| Endpoint {
         address,
@@ -114,6 +109,16 @@ pub(super) fn pod(raw: RawPod, uid: Box<str>, prefix: &str) -> Option<Pod> {
             ..Service::default()
         },
     })
+}
+
+/// Returns the state that a slice would have for the pod.
+fn state(conditions: Option<Vec<LenientItem<RawCondition>>>, is_terminating: bool) -> State {
+    let is_ready = valid(conditions).any(|condition| condition.r#type == "Ready" && condition.status == "True");
+    match (is_ready, is_terminating) {
+        (true, false) => State::Ready,
+        (true, true) => State::Terminating,
+        (false, _) => State::NotReady,
+    }
 }
 
 /// Returns the port of the annotation; else that of a container, or of a sidecar, with the name `ssh`; else 22.
