@@ -122,8 +122,12 @@ async fn request(
     if may_not_be_clear(options) && !route.peer.is_some_and(|peer| is_loopback(peer.ip())) {
         return Err(ClientError::Cleartext);
     }
-    if is_websocket && matches!(wanted, Wanted::Registration { .. }) {
-        let text = "an anchor registers at an http:// or https:// proxy, not over a WebSocket";
+    let not_over_websockets = match wanted {
+        Wanted::Registration { .. } => Some("an anchor registers at an http:// or https:// proxy, not over a WebSocket"),
+        Wanted::Listing { .. } => Some("names are listed by an http:// or https:// proxy, not over a WebSocket"),
+        Wanted::Tunnel { .. } => None,
+    };
+    if let Some(text) = not_over_websockets.filter(|_| is_websocket) {
         return Err(ClientError::Never(anyhow!(text)));
     }
     let request = Request {

@@ -100,6 +100,8 @@ fn names_are_listed_with_their_states_and_each_list_has_a_line_in_the_access_log
     );
     let refused = world.run("ls", &["a b"]);
     assert_eq!(refused.stderr, "switchboard: no name contains \"a b\"\n");
+    let refused = world.run("ls", &[&format!("--proxy=ws://{}", world.server.public())]);
+    assert!(refused.stderr.contains("not over a WebSocket"), "{refused}");
 }
 
 #[test]

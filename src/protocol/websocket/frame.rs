@@ -1,13 +1,13 @@
-//! The parts of a frame that both directions share: its roles, its mask, and the payload of a close frame.
+//! The parts of a frame that both directions share: its mask, and the payload of a close frame.
 
 use std::cell::RefCell;
 
-/// The end of a connection whose frames are meant. Only a client masks its frames (RFC 6455 section 5.1).
+/// The side of the connection that this one is. Only a client masks its frames (RFC 6455 section 5.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// The end that has sent the request.
+    /// The side that has sent the request.
     Client,
-    /// The end that has answered it.
+    /// The side that has answered it.
     Server,
 }
 

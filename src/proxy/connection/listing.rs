@@ -24,6 +24,7 @@ pub(super) async fn answer(mut exchange: Exchange, request: ListingRequest, mut 
     let (drain, number) = (&pending.shared.drain, pending.record.info.id.seq);
     // No SSH client asks.
     pending.target_is_ssh = false;
+    pending.may_be_forwarded();
     let listed = tokio::select! {
         biased;
         listed = boxed(list(request, &mut pending)) => listed,
@@ -84,7 +85,7 @@ async fn list(request: ListingRequest, pending: &mut PendingRequest<'_>) -> Resu
     } else {
         request.filter.clone()
     };
-    let (own, tls) = (subject.clone(), pending.record.info.tls.clone());
+    let (own, tls) = (subject.clone(), pending.client_tls().cloned());
     let (candidates, held) = without_relays(held, move || {
         let identity = tls.as_ref().and_then(|tls| tls.identity.as_ref());
         let mut targets = allowlist.list(&asked)?;

@@ -106,6 +106,14 @@ impl<'a> PendingRequest<'a> {
         }
     }
 
+    /// Notes that the request comes by a load balancer, if the peer is a trusted one: its certificate is not the client's.
+    pub(super) fn may_be_forwarded(&mut self) {
+        let options = self.websocket.as_ref();
+        if options.is_some_and(|options| options.trusts(self.addresses.source.ip())) {
+            self.way = Way::Forwarded;
+        }
+    }
+
     /// Returns the TLS session of the client itself, and not that of a load balancer.
     pub(super) fn client_tls(&self) -> Option<&Arc<ClientTls>> {
         self.record.info.tls.as_ref().filter(|_| self.way == Way::Direct)

@@ -47,7 +47,7 @@ pub struct ConnectRequest {
     pub(crate) no_wake: bool,
     /// The host keys that it asks for, or publishes.
     pub(crate) host_keys: HostKeysField,
-    /// What load balancers have added, if it is for a WebSocket.
+    /// The fields that load balancers have added, if it is for a WebSocket.
     pub(crate) websocket: Option<Forwarding>,
 }
 

@@ -1,5 +1,5 @@
 //! WebSocket requests for a tunnel, over HTTP/1.1 (RFC 6455) and HTTP/2 (RFC 8441): for clients behind a load balancer
-//! that passes no CONNECT on.
+//! that passes no CONNECT on. `head.rs` and `http2.rs` recognise them.
 
 use std::borrow::Cow;
 use std::net::IpAddr;

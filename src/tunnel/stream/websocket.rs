@@ -36,7 +36,7 @@ impl<T: Transport> WebSocket<T> {
         }
     }
 
-    /// Sets the status and the reason of the close frame, unless it has been sent.
+    /// Sets the status and the reason of the close frame, unless they are set: the first ones count.
     pub(crate) fn set_end(&mut self, code: u16, reason: &str) {
         self.codec.sender.set_end(End::new(code, reason));
     }
@@ -49,7 +49,7 @@ impl<T: Transport> WebSocket<T> {
         timeout(CLOSE_TIMEOUT, closed).await.ok();
     }
 
-    /// Returns whether both ends have sent their close frames.
+    /// Returns whether the client has sent its close frame, and ours is queued, or never will be.
     fn is_over(&self) -> bool {
         self.codec.sender.is_closed() && self.codec.receiver.end().is_some()
     }
@@ -160,10 +160,13 @@ impl<R: Reader, W: Writer> WebSocketReader<'_, R, W> {
         } else {
             let now = self.unread.len().min(buffer.len());
             let read: Vec<_> = self.unread.drain(..now).collect();
+            if self.unread.is_empty() {
+                *self.unread = Vec::new();
+            }
             decode(shared.codec, &read, buffer).map(Some)
         };
-        // Sends a pong at once, if the client takes it: else the next write does. It is the next write's to fail: what was
-        // read is passed on first.
+        // Sends a pong at once, if the client takes it: else the next write does. If it fails, the next write reports it, after
+        // the payload has been passed on.
         let _is_sent = shared.poll_flush(context);
         Poll::Ready(decoded)
     }
@@ -195,7 +198,7 @@ impl<R: Reader, W: Writer> Reader for WebSocketReader<'_, R, W> {
             None => {}
         }
         match ready!(self.poll_decode(context, buffer))? {
-            // Pings and empty frames cost no rate, so other tunnels get their turn between two reads of them.
+            // No limit counts pings and empty frames: without a pause a flood of them would keep this worker.
             Some(0) => {
                 context.waker().wake_by_ref();
                 Poll::Pending

@@ -107,7 +107,7 @@ impl AccessDecider {
                 () if undecided.len() > MAX_REVIEWS => ListingLimit::Namespaces(left),
                 () => ListingLimit::Reviews(left),
             };
-            // There may be a hundred thousand.
+            // There may be a hundred thousand targets, whose drop would delay relays here.
             spawn_blocking(move || drop(undecided));
             return (allowed, Some(limit));
         };
