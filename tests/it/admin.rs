@@ -49,6 +49,7 @@ const METRICS: [(&str, &str, &[&str]); 48] = [
     ("switchboard_allowlist_last_sync_timestamp_seconds", "gauge", &[]),
     ("switchboard_allowlist_name_conflicts", "gauge", &[]),
     ("switchboard_allowlist_removals_held", "gauge", &[]),
+    ("switchboard_allowlist_lists_missing", "gauge", &[]),
     ("switchboard_allowlist_namespaces_forbidden", "gauge", &[]),
     ("switchboard_annotation_errors_total", "counter", &[]),
     ("switchboard_anchor_registrations_total", "counter", &["result"]),
