@@ -12,7 +12,7 @@ use rustix::time::{ClockId, clock_gettime};
 use switchboard::tunnel::drain::DrainResult;
 
 /// Every metric with the prefix `switchboard_`: its type, and its labels in the order of the page.
-const METRICS: [(&str, &str, &[&str]); 48] = [
+const METRICS: [(&str, &str, &[&str]); 49] = [
     ("switchboard_build_info", "gauge", &["version"]),
     ("switchboard_connections_accepted_total", "counter", &[]),
     ("switchboard_connections_active", "gauge", &[]),

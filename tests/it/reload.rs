@@ -182,7 +182,7 @@ fn a_faulty_file_changes_nothing_and_every_fault_is_logged() {
     server.process.signal(Signal::HUP);
     server.process.stderr.find("the settings stay as they were");
     for fault in [
-        "3:3: allowlist.dynamic: unknown key; known here: report_only, host_keys, static",
+        "3:3: allowlist.dynamic: unknown key; known here: report_only, host_keys, listing, static",
         "4:28: timeouts.request_header: expected a duration",
         "5:26: limits.tunnel.burst: ",
     ] {
