@@ -123,7 +123,9 @@ async fn request(
         return Err(ClientError::Cleartext);
     }
     let not_over_websockets = match wanted {
-        Wanted::Registration { .. } => Some("an anchor registers at an http:// or https:// proxy, not over a WebSocket"),
+        Wanted::Registration { .. } => {
+            Some("an anchor registers at an http:// or https:// proxy, not over a WebSocket")
+        }
         Wanted::Listing { .. } => Some("names are listed by an http:// or https:// proxy, not over a WebSocket"),
         Wanted::Tunnel { .. } => None,
     };
