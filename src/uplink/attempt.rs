@@ -122,14 +122,7 @@ async fn request(
     if may_not_be_clear(options) && !route.peer.is_some_and(|peer| is_loopback(peer.ip())) {
         return Err(ClientError::Cleartext);
     }
-    let not_over_websockets = match wanted {
-        Wanted::Registration { .. } => {
-            Some("an anchor registers at an http:// or https:// proxy, not over a WebSocket")
-        }
-        Wanted::Listing { .. } => Some("names are listed by an http:// or https:// proxy, not over a WebSocket"),
-        Wanted::Tunnel { .. } => None,
-    };
-    if let Some(text) = not_over_websockets.filter(|_| is_websocket) {
+    if let Some(text) = fault_over_websockets(wanted).filter(|_| is_websocket) {
         return Err(ClientError::Never(anyhow!(text)));
     }
     let request = Request {
@@ -153,6 +146,17 @@ async fn request(
         peer: route.peer,
         agreement,
     })
+}
+
+/// Returns the reason why a request cannot be made over a WebSocket, if there is one.
+fn fault_over_websockets(wanted: &Wanted<'_>) -> Option<&'static str> {
+    match wanted {
+        Wanted::Registration { .. } => {
+            Some("an anchor registers at an http:// or https:// proxy, not over a WebSocket")
+        }
+        Wanted::Listing { .. } => Some("names are listed by an http:// or https:// proxy, not over a WebSocket"),
+        Wanted::Tunnel { .. } => None,
+    }
 }
 
 /// Returns whether anybody on the way could answer for the proxy.
