@@ -6,13 +6,12 @@ network without loss has that is faster than the copy. `benches/felt/run` brings
 
     felt.py [--quick] [--only NAME,…] [--write]
 
---write makes the table of docs/performance.md.
+--write writes the tables to benches/felt/table.md, too.
 """
 
 import asyncio
 import contextlib
 import os
-import re
 import shutil
 import signal
 import socket
@@ -385,8 +384,7 @@ def main():
     print("goals missed:", *(misses or ["none"]), sep="\n- ")
     print(f"{(time.monotonic() - begun) / 60:.0f} minutes")
     if "--write" in sys.argv:
-        page = ROOT / "docs/performance.md"
-        page.write_text(re.sub(r"(?s)(<!-- felt -->\n).*(<!-- end -->)", lambda found: found[1] + "\n".join(tables) + found[2], page.read_text()))
+        (ROOT / "benches/felt/table.md").write_text("\n".join(tables))
 
 
 if __name__ == "__main__":
