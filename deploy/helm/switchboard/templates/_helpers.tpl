@@ -391,9 +391,6 @@ them, and no other. */ -}}
 {{- $rules = append $rules (dict "apiGroups" (list "") "resources" (list "services") "verbs" (list "get" "list" "watch")) -}}
 {{- $rules = append $rules (dict "apiGroups" (list "discovery.k8s.io") "resources" (list "endpointslices") "verbs" (list "get" "list" "watch")) -}}
 {{- end -}}
-{{- if .pods -}}
-{{- $rules = append $rules (dict "apiGroups" (list "") "resources" (list "pods") "verbs" (list "get" "list" "watch")) -}}
-{{- end -}}
 {{- $groups := dict -}}
 {{- $own := include "switchboard.workloadKinds" . | fromYamlArray -}}
 {{- range ternary $kubernetes.workload_kinds $own (hasKey $kubernetes "workload_kinds") -}}
@@ -411,6 +408,9 @@ them, and no other. */ -}}
 {{- end -}}
 {{- if $kubernetes.events -}}
 {{- $rules = append $rules (dict "apiGroups" (list "") "resources" (list "events") "verbs" (list "create" "patch")) -}}
+{{- end -}}
+{{- if .pods -}}
+{{- $rules = append $rules (dict "apiGroups" (list "") "resources" (list "pods") "verbs" (list "get" "list" "watch")) -}}
 {{- end -}}
 {{- toYaml $rules -}}
 {{- end -}}
