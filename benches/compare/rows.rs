@@ -54,7 +54,7 @@ const fn more(id: &'static str, label: &'static str, digits: usize, goal: Goal) 
 }
 
 /// All of them, in the order of the table.
-pub(crate) const ROWS: [Row; 76] = [
+pub(crate) const ROWS: [Row; 77] = [
     less("down8.cpu", "download, 8 tunnels: CPU-s per GiB", 3, OfEnvoy(0.45)),
     more("down8.rate", "download, 8 tunnels: GiB/s", 2, OfEnvoy(1.1)),
     less("down1.cpu", "download, 1 tunnel: CPU-s per GiB", 3, OfEnvoy(0.75)),
@@ -86,6 +86,12 @@ pub(crate) const ROWS: [Row; 76] = [
     less("setup.cpu", "set-up: CPU µs per tunnel", 1, OfFloor(1.5)),
     less("setup.p99", "set-up, 8 clients: p99 ms", 2, OfFloor(1.3)),
     less("idle.memory", "idle tunnel: KiB", 1, Absolute(4.0)),
+    less(
+        "idle.kernel",
+        "idle tunnel: KiB of the kernel, with both peers' sockets",
+        1,
+        Goal::None,
+    ),
     less("idle.descriptors", "idle tunnel: descriptors", 2, Absolute(2.0)),
     less(
         "idle.cpu",

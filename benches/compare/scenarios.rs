@@ -7,7 +7,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use crate::load::{Bulk, SetUps, due_set_ups, open_many, round_trips, set_ups};
-use crate::proxies::{Kind, Machine, Program, Proxy};
+use crate::proxies::{Kind, Machine, Program, Proxy, kernel_memory};
 use crate::route::Route;
 use crate::target::Role;
 use crate::typing::typing;
@@ -172,12 +172,15 @@ fn fifty(proxy: &Proxy, effort: Effort) -> io::Result<Vec<Figure>> {
 pub(crate) fn idle(program: &Program, target: SocketAddr, effort: Effort) -> io::Result<Vec<Figure>> {
     let proxy = program.start(target, &Machine::default())?;
     let route = Route::through(&proxy);
+    let kernel = kernel_memory();
     let ([memory, descriptors], _tunnels) = held_by_idle(&proxy, effort.idle_tunnels, |count| open_many(route, count))?;
+    let kernel = (kernel_memory() - kernel) / effort.idle_tunnels as f64;
     let before = proxy.processor_time();
     sleep(effort.period);
     let used = proxy.processor_time() - before;
     Ok(vec![
         ("idle.memory", memory),
+        ("idle.kernel", kernel),
         ("idle.descriptors", descriptors),
         ("idle.cpu", used.as_secs_f64() * 1e3 / effort.period.as_secs_f64()),
     ])

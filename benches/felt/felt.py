@@ -30,7 +30,7 @@ USER = subprocess.check_output(["id", "-un"], text=True).strip()
 TRIPS = [0, 20, 100]
 TARGET = "target.bench"
 CONFIGURATION = """
-listen: ["127.0.0.1:{http}", {{address: "127.0.0.1:{https}", tls: required}}]
+listen: ["127.0.0.1:{http}", {{address: "127.0.0.1:{https}", tls: required, websocket: {{path: /ssh}}}}]
 admin: "127.0.0.1:{admin}"
 tls: {{certificates: [{{cert: {folder}/certificate.pem, key: {folder}/key.pem}}]}}
 limits: {{client: {{max_tunnels: unlimited, connects_per_second: unlimited}}}}
@@ -125,6 +125,7 @@ WAYS = {
     "`connect`, http": ("http", f"{CONNECT} http://127.0.0.1:{{entry}} {TARGET}:22"),
     "`connect`, https": ("https", f"{CONNECT} https://127.0.0.1:{{entry}} {TLS} {TARGET}:22"),
     "`connect`, https, a session": ("https", f"{CONNECT} https://127.0.0.1:{{entry}} {TLS} session.bench:22"),
+    "`connect`, wss": ("https", f"{CONNECT} wss://127.0.0.1:{{entry}}/ssh {TLS} {TARGET}:22"),
     "nc": ("http", f"ProxyCommand nc -X connect -x 127.0.0.1:{{entry}} {TARGET} 22"),
     "proxytunnel": ("http", f"ProxyCommand proxytunnel -q -p 127.0.0.1:{{entry}} -d {TARGET}:22"),
     "Envoy, proxytunnel": ("envoy", f"ProxyCommand proxytunnel -q -p 127.0.0.1:{{entry}} -d {TARGET}:22"),
