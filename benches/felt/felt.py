@@ -6,7 +6,7 @@ network without loss has that is faster than the copy. `benches/felt/run` brings
 
     felt.py [--quick] [--only NAME,…] [--write]
 
---write writes the tables to benches/felt/table.md, too.
+--write puts the tables into docs/performance.md, too.
 """
 
 import asyncio
@@ -385,7 +385,9 @@ def main():
     print("goals missed:", *(misses or ["none"]), sep="\n- ")
     print(f"{(time.monotonic() - begun) / 60:.0f} minutes")
     if "--write" in sys.argv:
-        (ROOT / "benches/felt/table.md").write_text("\n".join(tables))
+        page = ROOT / "docs/performance.md"
+        (before, rest), marks = page.read_text().split("<!-- felt -->\n", 1), ("<!-- felt -->\n", "<!-- end -->")
+        page.write_text(before + marks[0] + "\n".join(tables) + marks[1] + rest.split(marks[1], 1)[1])
 
 
 if __name__ == "__main__":
