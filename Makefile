@@ -6,7 +6,7 @@
 CARGO ?= cargo
 VERSION = $(shell sed -n 's/^version = "\(.*\)"$$/\1/p' Cargo.toml)
 REGISTRY = $(shell . packaging/names && echo $$REGISTRY)
-SCRIPTS := .ci/run benches/compare/run benches/felt/run deploy/check packaging/cross packaging/dist packaging/fill-templates packaging/prove packaging/toolchain tests/cross/run tests/demo/run tests/fuzz/run tests/install-clients tests/run
+SCRIPTS := .ci/run benches/compare/run benches/felt/run deploy/check packaging/cross packaging/dist packaging/fill-templates packaging/prove packaging/toolchain tests/cross/run tests/cross/wine tests/demo/run tests/fuzz/run tests/install-clients tests/run
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 26
