@@ -5,7 +5,7 @@
 # With `--target anchor --tag switchboard-anchor` it is the image for sidecars: the anchor and the client alone.
 
 # The toolchain that Cargo.toml asks for, on the Debian whose C library the final image has. The image brings gcc, which
-# is all that aws-lc-rs needs on amd64 and arm64.
+# is all that aws-lc-rs needs on amd64 and arm64. The digests of the images could not be looked up where this was written.
 FROM rust:1.95-bookworm AS source
 WORKDIR /switchboard
 COPY . .
