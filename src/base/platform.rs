@@ -21,9 +21,38 @@ use self::unix as system;
 #[cfg(windows)]
 use self::windows as system;
 
+use std::io;
+use std::process::{Output, Stdio};
+use std::time::Duration;
+
+use tokio::process::Command;
+use tokio::runtime::Builder;
+use tokio::time::timeout;
+
 pub(crate) use self::system::{
     IS_WINDOWS, ProcessGroup, Signals, create_private, has_no_reader, is_readable_by_others, is_shortage, is_suspended,
     is_the_users, keep_attributes, make_private_folder, open_regular, poll_writable, set_tcp_user_timeout, shell,
     take_stdout, terminal_for_hidden_stderr, termination_signal,
 };
 pub use self::system::{home, ignore_sigxfsz};
+
+/// Runs a program without a terminal for its output. If it does not end in time, it is killed with what it has started, as far as
+/// the system can. Blocks.
+///
+/// # Errors
+/// It cannot be started, or does not end in time ([`io::ErrorKind::TimedOut`]).
+pub(crate) fn output(program: &mut Command, longest: Duration) -> io::Result<Output> {
+    ProcessGroup::isolate(
+        program
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped()),
+    );
+    Builder::new_current_thread().enable_all().build()?.block_on(async {
+        let child = program.spawn()?;
+        let group = ProcessGroup::for_child(&child);
+        let output = timeout(longest, child.wait_with_output()).await?;
+        group.release();
+        output
+    })
+}

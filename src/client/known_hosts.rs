@@ -1,16 +1,19 @@
 //! The published host keys of a target, for ssh: in a file of known_hosts (sshd(8)) that ssh reads after its
 //! ProxyCommand has written it.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::path::{self, Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::Output;
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use tokio::process::Command;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
+use super::ssh_config::ask_ssh;
 use super::stderr::UserOutput;
 use super::user_file::{PUBLISHED_FILE, lock, make_folder, read, replace};
 use crate::base::{file, platform};
@@ -51,13 +54,20 @@ impl KnownHosts {
     /// only for names without any. Returns a sentence about a key that has changed. Blocks, also while another process
     /// writes.
     fn update(&self, published: &PublishedKeys, is_authenticated: bool) -> anyhow::Result<Option<String>> {
-        let merge = || {
+        let merge = |mut entry: Self| {
             let text = read(&self.file)?;
-            let mut entry = self.clone();
-            entry.names.retain(|name| is_authenticated || !self.knows(&text, name));
+            entry
+                .names
+                .retain(|name| is_authenticated || !has_published(&text, name));
             anyhow::Ok(entry.merge(&text, published))
         };
-        if merge()?.is_none() {
+        if merge(self.clone())?.is_none() {
+            return Ok(None);
+        }
+        // Before the lock: ssh may run other programs.
+        let mut entry = self.clone();
+        entry.names.retain(|name| is_authenticated || !self.knows(name));
+        if entry.names.is_empty() {
             return Ok(None);
         }
         // Two links to the file have one lock.
@@ -65,7 +75,7 @@ impl KnownHosts {
         let folder = real.parent().unwrap_or(&real);
         make_folder(folder)?;
         let _lock = lock(folder)?;
-        let Some((text, change)) = merge()? else {
+        let Some((text, change)) = merge(entry)? else {
             return Ok(None);
         };
         replace(self.file.clone(), &text, &mut Vec::new())?;
@@ -107,18 +117,15 @@ impl KnownHosts {
         self.names.iter().any(|own| own == name).then_some(key)
     }
 
-    /// Returns whether a name has a key, or may have one: in the text of the file, or in a file that ssh reads for the target,
-    /// which cannot be searched without ssh-keygen.
-    fn knows(&self, text: &[u8], name: &str) -> bool {
-        let lines = text.split_inclusive(|&byte| byte == b'\n');
-        let mut names = lines.filter_map(marked).map(|(name, _)| name);
+    /// Returns whether a name has a key, or may have one, in a file that ssh reads for the target, which cannot be searched
+    /// without ssh-keygen.
+    fn knows(&self, name: &str) -> bool {
         let home = platform::home().unwrap_or_default();
         let others = USER_FILES.map(|file| home.join(file));
         let is_found = |file: &PathBuf| {
             file.try_exists().unwrap_or(true) && find(name, file).is_none_or(|found| found.status.success())
         };
-        names.any(|known| known == name)
-            || others.iter().chain([&self.file]).any(is_found)
+        others.iter().chain([&self.file]).any(is_found)
             || self.files_of_ssh().is_none_or(|files| files.iter().any(is_found))
     }
 
@@ -128,14 +135,10 @@ impl KnownHosts {
         let name = self.names.first()?;
         let with_port = name.strip_prefix('[').and_then(|rest| rest.split_once("]:"));
         let (host, port) = with_port.unwrap_or((name, "22"));
-        let asked = Command::new("ssh")
-            .args(["-G", "-p", port, "--", host])
-            .stdin(Stdio::null())
-            .output();
-        let Ok(asked) = asked else {
+        let Some(answer) = ask_ssh(&["-p", port].map(OsStr::new), host) else {
             return Some(Vec::new());
         };
-        let text = String::from_utf8_lossy(&asked.stdout);
+        let text = answer.ok()?;
         let of_line = |line: &str| {
             let (keyword, paths) = line.split_once(' ')?;
             let is_meant = matches!(keyword, "userknownhostsfile" | "globalknownhostsfile");
@@ -143,7 +146,7 @@ impl KnownHosts {
         };
         let files = text.lines().filter_map(of_line).flatten().filter(|path| path != "none");
         let files: Vec<_> = files.collect();
-        (asked.status.success() && files.iter().all(|path| path.is_absolute())).then_some(files)
+        files.iter().all(|path| path.is_absolute()).then_some(files)
     }
 
     /// Returns a sentence about a known key that is published no more, unless other keys are.
@@ -199,11 +202,14 @@ pub(super) async fn publish(
 /// Asks ssh-keygen, which finds hashed names, too, for a name in a regular file; `None` without either.
 pub(super) fn find(name: &str, file: &Path) -> Option<Output> {
     file::open(file).ok()?;
-    Command::new("ssh-keygen")
-        .args(["-F", name, "-f"])
-        .arg(file)
-        .output()
-        .ok()
+    let mut program = Command::new("ssh-keygen");
+    platform::output(program.args(["-F", name, "-f"]).arg(file), KEYGEN_TIMEOUT).ok()
+}
+
+/// Returns whether the text of the file has a published key of a name.
+fn has_published(text: &[u8], name: &str) -> bool {
+    let mut lines = text.split_inclusive(|&byte| byte == b'\n').filter_map(marked);
+    lines.any(|(known, _)| known == name)
 }
 
 /// Returns the name and the key of a line that was written by [`publish`]; `None` for other lines.
@@ -247,8 +253,10 @@ const USER_FILES: [&str; 4] = [
 ];
 /// The size of the file above which the oldest published keys are dropped: half of what is read.
 const MAX_BYTES: usize = 512 << 10;
-/// The longest time that a login waits for the file, such as one on a mount that hangs.
-const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
+/// The longest time of a search in a file.
+const KEYGEN_TIMEOUT: Duration = Duration::from_secs(2);
+/// The longest time that a login waits for the file, such as one on a mount that hangs, and for ssh.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(8);
 
 #[cfg(test)]
 mod tests;

@@ -6,6 +6,7 @@ mod names;
 mod quoting;
 
 pub use self::block::{Block, Route};
+pub(super) use self::install::ask_ssh;
 pub use self::install::{ConfigPaths, installed};
 pub use self::names::HostNames;
 pub use self::quoting::System;

@@ -63,6 +63,50 @@ impl World {
         Self::new(files)
     }
 
+    /// Starts one whose target is an anchor that listens, and tells the key of the server.
+    fn of_listening_anchor(allowlist: &'static str) -> (Self, Anchor) {
+        let mut anchor = None;
+        let world = Self::new(|folder, sshd| {
+            let key = folder.join("host_key.pub").display().to_string();
+            let listening = anchor.insert(Anchor::start(sshd.address, &["--host-keys", &key]));
+            Parts {
+                target: format!("addresses: [\"{}\"]", listening.address()),
+                allowlist,
+                ..Parts::default()
+            }
+        });
+        (world, anchor.unwrap())
+    }
+
+    /// Starts one whose target is served by anchors, each with one of these keys, that have registered.
+    fn of_dialling_anchors(allowlist: &'static str, keys: &[&str]) -> (Self, Vec<DialledIn>) {
+        let world = Self::new(|folder, _| Parts {
+            target: "dials_in: {users: [alice]}".to_owned(),
+            more: format!("access: {{users: {{file: {}}}}}\n", folder.join("users").display()),
+            allowlist,
+        });
+        let url = format!("http://alice:correct@{}", world.server.public());
+        let start = |key: &&str| {
+            let path = world.path(key);
+            if !path.exists() {
+                make_key(&path);
+            }
+            let public = path.with_extension("pub").display().to_string();
+            DialledIn::start_with(
+                &url,
+                &format!("{HOST}:22"),
+                world.sshd.address,
+                &["--host-keys", &public],
+            )
+        };
+        let anchors: Vec<_> = keys.iter().map(start).collect();
+        eventually("all register", || {
+            let registered = "anchor_registrations_total{result=\"registered\"}";
+            (world.server.scrape().value(registered) == anchors.len() as f64).then_some(())
+        });
+        (world, anchors)
+    }
+
     fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
@@ -110,6 +154,19 @@ impl World {
         let finished = self.log_in();
         assert_eq!(finished.status.code(), Some(255), "{finished}");
         assert!(finished.stderr.contains(why), "{finished}");
+    }
+
+    /// Runs `connect` where the program ssh is this script, up to the identification of the server.
+    fn connect_with_ssh(&self, script: &str) {
+        let program = self.path("ssh");
+        fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+        let path = format!("{}:{}", self.path("").display(), std::env::var("PATH").unwrap());
+        let [proxy, ca] = self.proxy("https");
+        let mut connect = self.ours(&["connect", &proxy, &ca, &format!("{HOST}:22")]);
+        connect.env("PATH", path);
+        let ended = run(&mut connect, b"SSH-2.0-x\r\n", self.folder.path(), PATIENCE);
+        assert!(ended.stdout.starts_with("SSH-2.0-"), "{ended}");
     }
 
     fn published(&self) -> String {
@@ -302,16 +359,7 @@ const WITHOUT_ANCHORS: &str = "  host_keys: [config, annotation]\n";
 #[test]
 fn an_anchor_that_listens_publishes_the_keys_of_its_server_unless_the_operator_forbids_it() {
     for allowlist in ["", WITHOUT_ANCHORS] {
-        let mut anchor = None;
-        let world = World::new(|folder, sshd| {
-            let key = folder.join("host_key.pub").display().to_string();
-            let listening = anchor.insert(Anchor::start(sshd.address, &["--host-keys", &key]));
-            Parts {
-                target: format!("addresses: [\"{}\"]", listening.address()),
-                allowlist,
-                ..Parts::default()
-            }
-        });
+        let (world, _anchor) = World::of_listening_anchor(allowlist);
         world.install(&["--strict"]);
         if allowlist.is_empty() {
             world.logs_in();
@@ -326,18 +374,7 @@ fn an_anchor_that_listens_publishes_the_keys_of_its_server_unless_the_operator_f
 #[test]
 fn an_anchor_that_dials_in_publishes_the_keys_of_its_server_unless_the_operator_forbids_it() {
     for allowlist in ["", WITHOUT_ANCHORS] {
-        let world = World::new(|folder, _| Parts {
-            target: "dials_in: {users: [alice]}".to_owned(),
-            more: format!("access: {{users: {{file: {}}}}}\n", folder.join("users").display()),
-            allowlist,
-        });
-        let url = format!("http://alice:correct@{}", world.server.public());
-        let key = world.path("host_key.pub").display().to_string();
-        let _anchor = DialledIn::start_with(&url, &format!("{HOST}:22"), world.sshd.address, &["--host-keys", &key]);
-        eventually("it registers", || {
-            let registered = "anchor_registrations_total{result=\"registered\"}";
-            (world.server.scrape().value(registered) == 1.0).then_some(())
-        });
+        let (world, _anchors) = World::of_dialling_anchors(allowlist, &["host_key"]);
         world.install(&["--strict"]);
         if allowlist.is_empty() {
             world.logs_in();
@@ -399,27 +436,13 @@ const HOST: &str = "devbox.team-a.svc.cluster.local";
 
 #[test]
 fn the_keys_of_all_anchors_of_a_target_are_published_together() {
-    let world = World::new(|folder, _| Parts {
-        target: "dials_in: {users: [alice]}".to_owned(),
-        more: format!("access: {{users: {{file: {}}}}}\n", folder.join("users").display()),
-        ..Parts::default()
-    });
-    make_key(&world.path("other"));
-    let url = format!("http://alice:correct@{}", world.server.public());
-    let keys = ["host_key.pub", "other.pub"].map(|name| world.path(name).display().to_string());
-    let _anchors = keys
-        .each_ref()
-        .map(|key| DialledIn::start_with(&url, &format!("{HOST}:22"), world.sshd.address, &["--host-keys", key]));
-    eventually("both register", || {
-        let registered = "anchor_registrations_total{result=\"registered\"}";
-        (world.server.scrape().value(registered) == 2.0).then_some(())
-    });
+    let (world, _anchors) = World::of_dialling_anchors("", &["host_key", "other"]);
     let [proxy, ca] = world.proxy("https");
     let shown = world.run(world.ours(&["known-hosts", &proxy, &ca, HOST])).succeeded();
     let mut shown: Vec<_> = shown.stdout.lines().collect();
     shown.sort_unstable();
-    let mut expected = keys.map(|key| {
-        let text = fs::read_to_string(key).unwrap();
+    let mut expected = ["host_key.pub", "other.pub"].map(|key| {
+        let text = fs::read_to_string(world.path(key)).unwrap();
         format!(
             "{HOST} {}",
             text.split(' ').take(2).collect::<Vec<_>>().join(" ").trim()
@@ -477,33 +500,27 @@ fn an_anchor_that_listens_names_the_key_that_fits_into_no_line() {
 
 #[test]
 fn keys_that_are_not_authenticated_are_not_added_where_a_file_of_the_users_own_has_one() {
-    let mut anchor = None;
-    let world = World::new(|folder, sshd| {
-        let key = folder.join("host_key.pub").display().to_string();
-        let listening = anchor.insert(Anchor::start(sshd.address, &["--host-keys", &key]));
-        Parts {
-            target: format!("addresses: [\"{}\"]", listening.address()),
-            ..Parts::default()
-        }
-    });
+    let (world, _anchor) = World::of_listening_anchor("");
     world.install(&[]);
     make_key(&world.path("other"));
     let other = fs::read_to_string(world.path("other.pub")).unwrap();
     let own = world.path("own_known_hosts");
     fs::write(&own, format!("{HOST} {other}")).unwrap();
     // As ssh says for a user whose configuration names that file: the test's own is not where ssh looks for it.
-    let program = world.path("ssh");
-    fs::write(
-        &program,
-        format!("#!/bin/sh\necho 'userknownhostsfile {}'\n", own.display()),
-    )
-    .unwrap();
-    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
-    let path = format!("{}:{}", world.path("").display(), std::env::var("PATH").unwrap());
-    let [proxy, ca] = world.proxy("https");
-    let mut connect = world.ours(&["connect", &proxy, &ca, &format!("{HOST}:22")]);
-    connect.env("PATH", path);
-    let ended = run(&mut connect, b"SSH-2.0-x\r\n", world.folder.path(), PATIENCE);
-    assert!(ended.stdout.starts_with("SSH-2.0-"), "{ended}");
+    world.connect_with_ssh(&format!("echo 'userknownhostsfile {}'", own.display()));
     assert_eq!(world.published(), "");
+}
+
+/// Such as by a `Match exec` of the user's configuration.
+#[test]
+fn an_ssh_that_does_not_say_its_files_is_stopped_and_the_login_goes_on_without_keys() {
+    let (world, _anchor) = World::of_listening_anchor("");
+    let pid = world.path("pid");
+    world.connect_with_ssh(&format!("echo $$ >{}; exec sleep 1000", pid.display()));
+    assert_eq!(world.published(), "");
+    // Nor was it asked under the lock of the folder, which is made with the lock.
+    assert!(!world.path("home/.ssh").exists());
+    let process = Path::new("/proc").join(fs::read_to_string(pid).unwrap().trim());
+    let command = fs::read_to_string(process.join("cmdline")).unwrap_or_default();
+    assert_eq!(command, "", "ssh has been stopped");
 }

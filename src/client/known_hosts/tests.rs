@@ -1,7 +1,7 @@
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
-use std::process::Command;
+use std::process::Command as StdCommand;
 use std::thread;
 
 use super::*;
@@ -119,7 +119,7 @@ fn keys_that_are_not_authenticated_are_only_added_for_names_without_any() {
         assert_eq!(read(&file), format!("{own}\n"));
     }
     fs::write(&file, format!("devbox.a {FIRST}\nbox {FIRST}\n")).unwrap();
-    let hashed = Command::new("ssh-keygen")
+    let hashed = StdCommand::new("ssh-keygen")
         .args(["-q", "-H", "-f"])
         .arg(&file)
         .output()

@@ -5,17 +5,14 @@ use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
 use tokio::process::Command;
-use tokio::time::timeout;
 
 use super::block::title;
 use super::quoting::{System, words};
-use crate::base::platform::{self, ProcessGroup};
-use crate::client::connect::runtime;
+use crate::base::platform;
 use crate::client::user_file::{PUBLISHED_FILE, lock, make_folder, read, replace};
 
 /// The place where blocks are installed.
@@ -286,18 +283,9 @@ pub fn installed(name: &str, port: Option<&str>) -> Option<(Vec<String>, String)
 }
 
 /// Returns the settings that ssh has for a host (`ssh -G`), or ssh's error message; `None` without a program ssh.
-fn ask_ssh(arguments: &[&OsStr], host: &str) -> Option<Result<String, String>> {
+pub(in crate::client) fn ask_ssh(arguments: &[&OsStr], host: &str) -> Option<Result<String, String>> {
     let mut ssh = Command::new("ssh");
-    ssh.arg("-G").args(arguments).arg(host).stdin(Stdio::null());
-    ProcessGroup::isolate(ssh.stdout(Stdio::piped()).stderr(Stdio::piped()));
-    let answer = runtime().ok()?.block_on(async {
-        let child = ssh.spawn()?;
-        let group = ProcessGroup::for_child(&child);
-        let answer = timeout(SSH_TIMEOUT, child.wait_with_output()).await?;
-        group.release();
-        answer
-    });
-    let answer = match answer {
+    let answer = match platform::output(ssh.arg("-G").args(arguments).args(["--", host]), SSH_TIMEOUT) {
         Err(error) if error.kind() == io::ErrorKind::TimedOut => return Some(Err(LATE_SSH.to_owned())),
         answer => answer.ok()?,
     };

@@ -63,6 +63,23 @@ async fn a_client_without_a_file_asks_for_no_keys() {
     assert!(!read_request(&mut stream).await.contains("Host-Keys"));
 }
 
+/// A client with sessions, once it has the identification: the proxy has answered with this field, and the server with these
+/// lines before it.
+async fn answered(home: &Home, field: &str, lines: &str) -> (Session, TcpStream) {
+    let proxy = Proxy::bind().await;
+    let mut options = home.asking(proxy.http());
+    options.session = Some(Settings::default());
+    let mut session = Session::start(options);
+    let mut stream = proxy.accept().await;
+    read_request(&mut stream).await;
+    let answer = String::from_utf8(answer(field)).unwrap();
+    let answer = answer.replace("SSH-2.0", &format!("{lines}SSH-2.0"));
+    let answer = answer.replace("Switchboard-Host-Keys: \r\n", "");
+    stream.write_all(answer.as_bytes()).await.unwrap();
+    read_exactly::<9>(&mut session.stdout).await;
+    (session, stream)
+}
+
 #[tokio::test]
 async fn what_is_no_key_is_not_written_and_the_login_goes_on() {
     let ecdsa = "AAAAE2VjZHNhLXNoYTItbmlzdHAyNTYAAAAIbmlzdHAyNTYAAAAgAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE=";
@@ -86,58 +103,39 @@ async fn what_is_no_key_is_not_written_and_the_login_goes_on() {
         // The lines of the target count only where the proxy says so.
         String::new(),
     ] {
-        let (home, proxy) = (Home::new(), Proxy::bind().await);
-        let mut options = home.asking(proxy.http());
-        options.session = Some(Settings::default());
-        let mut session = Session::start(options);
-        let mut stream = proxy.accept().await;
-        read_request(&mut stream).await;
+        let home = Home::new();
         let lines = format!("switchboard-host-key ssh-ed25519 {KEY}\r\n");
-        let answer = String::from_utf8(answer(&field))
-            .unwrap()
-            .replace("SSH-2.0", &format!("{lines}SSH-2.0"));
-        let answer = answer.replace("Switchboard-Host-Keys: \r\n", "");
-        stream.write_all(answer.as_bytes()).await.unwrap();
-        let said = read_exactly::<40>(&mut session.stdout).await;
-        assert!(said.starts_with(b"switchboard-host-key "), "{field}");
+        let (mut session, _stream) = answered(&home, &field, &lines).await;
+        // As any line before an identification, of which the first nine bytes have been read.
+        assert_eq!(
+            &read_exactly::<12>(&mut session.stdout).await,
+            b"rd-host-key ",
+            "{field}"
+        );
         assert!(!home.file().exists(), "{field}");
     }
 }
 
 #[tokio::test]
 async fn the_lines_of_an_anchor_that_listens_are_read_where_the_proxy_allows_it() {
-    let (home, proxy) = (Home::new(), Proxy::bind().await);
-    let mut options = home.asking(proxy.http());
-    options.session = Some(Settings::default());
-    let mut session = Session::start(options);
-    let mut stream = proxy.accept().await;
-    read_request(&mut stream).await;
-    let lines = format!("switchboard-host-key ssh-ed25519 {KEY}\r\nswitchboard-host-key ssh-dss AAAA\r\nSSH-2.0");
-    let answer = String::from_utf8(answer("();from=anchor"))
-        .unwrap()
-        .replace("SSH-2.0", &lines);
-    stream.write_all(answer.as_bytes()).await.unwrap();
-    read_exactly::<9>(&mut session.stdout).await;
+    let home = Home::new();
+    let lines = format!("switchboard-host-key ssh-ed25519 {KEY}\r\nswitchboard-host-key ssh-dss AAAA\r\n");
+    answered(&home, "();from=anchor", &lines).await;
     assert_eq!(fs::read_to_string(home.file()).unwrap(), line("anchor"));
 }
 
 /// A pod without an anchor, or another one that has the address now.
 #[tokio::test]
 async fn the_lines_of_a_server_do_not_replace_a_key() {
-    let (home, proxy) = (Home::new(), Proxy::bind().await);
+    let home = Home::new();
     let published = line("annotation").replace(KEY, &KEY.replace("AQEB", "AgIC"));
     fs::write(home.file(), &published).unwrap();
-    let mut options = home.asking(proxy.http());
-    options.session = Some(Settings::default());
-    let mut session = Session::start(options);
-    let mut stream = proxy.accept().await;
-    read_request(&mut stream).await;
-    let lines = format!("switchboard-host-key ssh-ed25519 {KEY}\r\nSSH-2.0");
-    let answer = String::from_utf8(answer("();from=anchor"))
-        .unwrap()
-        .replace("SSH-2.0", &lines);
-    stream.write_all(answer.as_bytes()).await.unwrap();
-    read_exactly::<9>(&mut session.stdout).await;
+    answered(
+        &home,
+        "();from=anchor",
+        &format!("switchboard-host-key ssh-ed25519 {KEY}\r\n"),
+    )
+    .await;
     assert_eq!(fs::read_to_string(home.file()).unwrap(), published);
 }
 

@@ -66,7 +66,7 @@ fn ssh_is_asked_once_for_each_name_and_a_home_with_a_space_has_the_line() {
             "{asked:?}"
         );
         assert!(
-            asked[1].ends_with("-p 2 -l switchboard other.svc.cluster.local"),
+            asked[1].ends_with("-p 2 -l switchboard -- other.svc.cluster.local"),
             "{asked:?}"
         );
     }
