@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use tokio::sync::OwnedSemaphorePermit;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 
 use self::credentials::credential::Credential;
 pub use self::credentials::{RequestCredentials, Subject};
@@ -157,20 +157,23 @@ impl Access {
         self.decider.candidates(subject, targets)
     }
 
-    /// Waits for the permit of one listing; `None` if others have them all for 3 s.
-    pub async fn begin_listing(&self) -> Option<OwnedSemaphorePermit> {
+    /// Waits for the permit of one listing, and returns it with the deadline of its reviews; `None` if others have all permits
+    /// until then.
+    pub async fn begin_listing(&self) -> Option<(OwnedSemaphorePermit, Instant)> {
+        let deadline = Instant::now() + LISTING_TIMEOUT;
         let permit = Arc::clone(&self.decider.reviews.listings).acquire_owned();
-        timeout(LISTING_TIMEOUT, permit).await.ok()?.ok()
+        Some((timeout_at(deadline, permit).await.ok()?.ok()?, deadline))
     }
 
-    /// Returns the candidates that the subject may reach, after at most 3 s, and why some may be missing. It is information and
+    /// Returns the candidates that the subject may reach, by the deadline, and why some may be missing. It is information and
     /// no grant: a tunnel needs a decision of its own.
     pub async fn reachable(
         &self,
         subject: &Subject,
         candidates: Candidates,
+        deadline: Instant,
     ) -> (Vec<Arc<Target>>, Option<ListingLimit>) {
-        boxed(self.decider.reachable(subject, candidates)).await
+        boxed(self.decider.reachable(subject, candidates, deadline)).await
     }
 
     fn count_request(&self, method: &'static str, result: &'static str) {

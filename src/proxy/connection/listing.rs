@@ -75,8 +75,9 @@ async fn list(request: ListingRequest, pending: &mut PendingRequest<'_>) -> Resu
     }
     let owner = shared.users.get(OwnerName::User(subject.user.name.clone()));
     let slot = owner.listings.take().ok_or(RefusalReason::UserListing)?;
-    let permit = shared.access.begin_listing().await;
-    let held = ((slot, owner), permit.ok_or(RefusalReason::AuthorizationUnavailable)?);
+    let begun = shared.access.begin_listing().await;
+    let (permit, deadline) = begun.ok_or(RefusalReason::AuthorizationUnavailable)?;
+    let held = ((slot, owner), permit);
     let (access, allowlist) = (Arc::clone(&shared.access), Arc::clone(&shared.allowlist));
     // Else a limit of reviews, which fewer names keep, would show that the text is a part of hidden ones.
     let hides_names = access.hides_names();
@@ -93,7 +94,7 @@ async fn list(request: ListingRequest, pending: &mut PendingRequest<'_>) -> Resu
         Ok::<_, RefusalReason>(access.candidates(&own, targets))
     })
     .await?;
-    let (mut targets, limit) = shared.access.reachable(&subject, candidates?).await;
+    let (mut targets, limit) = shared.access.reachable(&subject, candidates?, deadline).await;
     let allowlist = Arc::clone(&shared.allowlist);
     let ((targets, found), (turn, _permit)) = without_relays(held, move || {
         let is_meant = |target: &Target| request.filter.is_part_of_any(&allowlist.names(target.id()).0);

@@ -76,19 +76,20 @@ impl AccessDecider {
         }
     }
 
-    /// Returns the candidates that the subject may reach, after at most [`LISTING_TIMEOUT`], and why some may be missing.
+    /// Returns the candidates that the subject may reach, by the deadline, and why some may be missing.
     pub(in crate::policy::access) async fn reachable(
         &self,
         subject: &Subject,
         candidates: Candidates,
+        deadline: Instant,
     ) -> (Vec<Arc<Target>>, Option<ListingLimit>) {
         let Candidates {
             mut allowed,
             mut undecided,
             mut unknown,
         } = candidates;
-        let deadline = Instant::now() + LISTING_TIMEOUT;
-        let mut is_answered = unknown == 0;
+        let mut is_answered = true;
+        // The widest question first: its answer may be that of all.
         for widen in [in_cluster, in_namespace] {
             let actions: HashSet<_> = undecided.keys().map(widen).collect();
             if actions.len() > MAX_REVIEWS {
@@ -166,7 +167,7 @@ fn few_actions(undecided: &HashMap<Action, Vec<(Action, Arc<Target>)>>) -> Optio
     Some(actions)
 }
 
-/// The longest wait for a turn, and then for reviews.
+/// The longest time of a listing, from the wait for its permit to its last review.
 pub(in crate::policy::access) const LISTING_TIMEOUT: Duration = Duration::from_secs(3);
 /// The most reviews of namespaces, and then of names, for one listing.
 const MAX_REVIEWS: usize = 500;

@@ -9,9 +9,10 @@ impl World {
     /// The number of targets that a user may reach, and why some may be missing.
     async fn list(&self, token: &str) -> (usize, Option<ListingLimit>) {
         let subject = self.identify(token, 1).await.unwrap();
+        let (_permit, deadline) = self.access.begin_listing().await.unwrap();
         let targets = self.allowlist.list(&NameFilter::default()).unwrap();
         let candidates = self.access.candidates(&subject, targets);
-        let (targets, limit) = self.access.reachable(&subject, candidates).await;
+        let (targets, limit) = self.access.reachable(&subject, candidates, deadline).await;
         (targets.len(), limit)
     }
 
@@ -27,7 +28,7 @@ async fn the_review_of_a_listing_that_has_ended_keeps_all_other_listings_waiting
     world.identify("alice", 1).await.unwrap();
     world.script.delay.store(60_000, Ordering::Relaxed);
     for _ in 0..5 {
-        timeout(seconds(1), world.list("alice")).await.unwrap_err();
+        timeout(seconds(1), Box::pin(world.list("alice"))).await.unwrap_err();
     }
     assert_eq!(world.accesses(), 1);
     assert_eq!(world.list("alice").await, (0, Some(ListingLimit::Unanswered(2))));
@@ -112,4 +113,21 @@ async fn four_listings_run_at_a_time_and_a_fifth_waits_for_three_seconds() {
     assert_eq!(start.elapsed().as_secs(), 3);
     drop(permits);
     assert!(world.access.begin_listing().await.is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_wait_for_a_permit_and_that_for_reviews_are_three_seconds_together() {
+    let world = World::new(|_| {});
+    world.publish(["a".to_owned()], None);
+    world.identify("alice", 1).await.unwrap();
+    world.script.delay.store(60_000, Ordering::Relaxed);
+    let mut permits = futures_util::future::join_all((0..4).map(|_| world.access.begin_listing())).await;
+    let start = Instant::now();
+    let free = async {
+        sleep(seconds(2)).await;
+        permits.pop();
+    };
+    let (listed, ()) = tokio::join!(world.list("alice"), free);
+    assert_eq!(listed, (0, Some(ListingLimit::Unanswered(1))));
+    assert_eq!(start.elapsed().as_secs(), 3);
 }
