@@ -2,26 +2,29 @@
 
 use std::collections::BTreeMap;
 
-use serde::de::IgnoredAny;
+use serde::de::{DeserializeOwned, IgnoredAny};
+use serde::{Deserialize, Deserializer};
+use serde_json::value::RawValue;
 
 use crate::base::values::is_object_name;
 
-/// An item of a list that may be invalid, so that the other items are decoded all the same.
-#[derive(serde::Deserialize)]
-#[serde(untagged)]
-pub(super) enum LenientItem<T> {
-    /// A valid one.
-    Valid(T),
-    /// Another one.
-    Invalid(IgnoredAny),
+/// An item of a list that may be invalid, so that the other items are decoded all the same; `None` if it is.
+pub(super) struct LenientItem<T>(Option<T>);
+
+impl<'de, T: DeserializeOwned> Deserialize<'de> for LenientItem<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        // An untagged enum would copy all of an item first, such as the whole of a container.
+        let json = <&RawValue>::deserialize(deserializer)?;
+        Ok(Self(serde_json::from_str(json.get()).ok()))
+    }
 }
 
 /// Returns the valid items.
 pub(super) fn valid<T>(items: Option<Vec<LenientItem<T>>>) -> impl Iterator<Item = T> {
-    items.unwrap_or_default().into_iter().filter_map(|item| match item {
-        LenientItem::Valid(item) => Some(item),
-        LenientItem::Invalid(IgnoredAny) => None,
-    })
+    items
+        .unwrap_or_default()
+        .into_iter()
+        .filter_map(|LenientItem(item)| item)
 }
 
 /// The metadata of any object.
