@@ -261,7 +261,7 @@ mod tests {
         for name in ["x._pod.a:22", "x.pod.a:22", "x.b.pod:22"] {
             authorize(&allowlist, name).unwrap_err();
         }
-        writer.expect_services(Some(vec!["b".into()]));
+        writer.await_pods(vec![Some("b".into())]);
         assert_eq!(
             authorize(&allowlist, "x.b.pod:22").unwrap_err(),
             RefusalReason::AllowlistNotReady
@@ -355,7 +355,7 @@ mod tests {
     #[test]
     fn a_name_is_unknown_and_not_forbidden_before_the_first_complete_list() {
         let (mut writer, allowlist) = configured(false);
-        writer.expect_services(None);
+        writer.await_services(None);
         writer.publish(&[target("a:22", "127.0.0.1:1")], &Limits::default());
         assert!(authorize(&allowlist, "a:22").is_ok());
         assert_eq!(
@@ -399,28 +399,40 @@ mod tests {
             .map(is_unknown)
         };
         writer.replace(Vec::new(), true);
-        writer.expect_services(Some(Vec::new()));
+        writer.await_services(Some(Vec::new()));
         assert_eq!(unknown(), [false; 6], "nothing is new");
-        writer.expect_services(Some(vec!["b".into()]));
+        writer.await_services(Some(vec!["b".into()]));
         assert_eq!(
             unknown(),
             [false, true, true, false, false, true],
             "a pod may have the last name"
         );
-        writer.expect_services(Some(vec!["c".into()]));
+        writer.await_services(Some(vec!["c".into()]));
         assert_eq!(unknown(), [false, true, true, true, false, true], "two reloads");
         writer.apply([Change::Set(Box::new(service("a", "x", "10.0.0.1:22")))]);
         assert!(is_unknown("x.b:22") && !is_unknown("y.a:22"));
-        writer.expect_services(None);
-        writer.expect_services(Some(vec!["c".into()]));
+        writer.await_services(None);
+        writer.await_services(Some(vec!["c".into()]));
         assert!(is_unknown("y.a:22"), "all are awaited already");
         writer.confirm();
         assert!(!is_unknown("x.b:22"));
-        writer.expect_services(Some(vec!["c".into()]));
+        writer.await_services(Some(vec!["c".into()]));
         assert!(
             !is_unknown("x.b:22") && is_unknown("x.c:22"),
             "nothing is left of the first time"
         );
+        writer.confirm();
+        for (pods, expected) in [
+            (vec![None], [true, true, false, false]),
+            (vec![Some("b".into())], [false, true, false, false]),
+            (Vec::new(), [false; 4]),
+        ] {
+            writer.await_pods(pods);
+            assert_eq!(
+                ["x.a.pod:22", "x.b.pod:22", "y.b:22", "x.pod.b:22"].map(is_unknown),
+                expected
+            );
+        }
     }
 
     #[test]

@@ -221,7 +221,7 @@ impl Startup {
         let (config, shared) = (self.config, Arc::new(shared));
         writer.publish(&config.targets, &config.limits);
         if config.cluster.is_some() {
-            writer.expect_services(None);
+            writer.await_services(None);
         } else {
             shared.metrics.cluster.synced();
         }

@@ -232,7 +232,7 @@ async fn hidden_names_are_answered_as_unknown_ones_before_the_first_list_too() {
         (None, "box.local:22", "unknown:22", 503),
     ] {
         let world = World::new(Mode::Enforce, |options| options.hide_names = true).await;
-        world.writer.expect_services(awaited);
+        world.writer.await_services(awaited);
         let mut heard = Vec::new();
         for name in [forbidden, unknown] {
             let (mut answer, mut client) = world.ask(&request(name, "1.1", &bearer("alices"))).await;

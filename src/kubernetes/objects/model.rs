@@ -9,7 +9,7 @@ use super::annotations::{AnnotationError, Annotations};
 use crate::policy::allowlist::TargetId;
 
 /// The kind of an object.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Kind {
     /// core/v1 Service.
     Service,

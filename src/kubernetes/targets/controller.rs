@@ -17,6 +17,7 @@ use crate::kubernetes::api::failure::Failure;
 use crate::kubernetes::api::requests::{FOLLOWER, report_cluster};
 use crate::kubernetes::api::thread::BackgroundRuntime;
 use crate::kubernetes::metrics::ClusterMetrics;
+use crate::kubernetes::objects::model::Kind;
 use crate::kubernetes::options::{Options, WorkloadKind};
 use crate::kubernetes::writes::activity_reports::ActivityReports;
 use crate::kubernetes::writes::event_recorder::EventRecorder;
@@ -77,7 +78,11 @@ impl Controller {
         if self.thread.is_none() {
             let known = sources(known);
             let new = sources(&options).into_iter().filter(|source| !known.contains(source));
-            writer.expect_services(new.map(|source| source.namespace).collect());
+            let (pods, others): (Vec<_>, Vec<_>) = new.partition(|source| source.kind == Kind::Pod);
+            writer.await_services(others.into_iter().map(|source| source.namespace).collect());
+            if !pods.is_empty() {
+                writer.await_pods(pods.into_iter().map(|source| source.namespace).collect());
+            }
         }
         writer.configure(options.allowlist_options());
         // Cannot fail, unlike `send`. A reconciler that is restarting starts with the newest policy.

@@ -4,13 +4,16 @@
 //! ones: the cost of an event does not grow with the cluster. The result depends only on the objects, not on the order
 //! of events.
 
+mod awaited;
 mod entry;
 mod names;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use self::entry::Entry;
+pub(crate) use self::awaited::AwaitedList;
+use self::awaited::AwaitedLists;
+use self::entry::{Entry, pod_id};
 use self::names::PodNames;
 use super::address_filter::AddressFilter;
 use super::endpoints::{self, Selection};
@@ -66,10 +69,8 @@ pub(crate) struct ClusterObjects {
     names: PodNames,
     /// The Services that were marked since the last [`recompute`](Self::recompute).
     dirty: BTreeSet<Key>,
-    /// The lists that are missing: a kind, and its namespace or all.
-    awaited: Vec<(Kind, Option<Box<str>>)>,
-    /// The marked Services that a missing list may have: their targets stay, and no new tunnel begins.
-    waiting: BTreeSet<Key>,
+    /// The lists that are missing. The targets that one may have or decide about stay, and no new tunnel to them begins.
+    awaited: AwaitedLists,
 }
 
 impl ClusterObjects {
@@ -82,8 +83,7 @@ impl ClusterObjects {
             namespaces: BTreeSet::new(),
             names: PodNames::default(),
             dirty: BTreeSet::new(),
-            awaited: Vec::new(),
-            waiting: BTreeSet::new(),
+            awaited: AwaitedLists::default(),
         }
     }
 
@@ -105,12 +105,18 @@ impl ClusterObjects {
             .for_each(|entry| entry.notices = Box::default());
     }
 
-    /// Sets the lists that are missing: of a kind, in a namespace or in all. Marked targets that one may have stay, and no new
-    /// tunnel to them begins, until others are given.
-    pub(crate) fn await_lists(&mut self, awaited: Vec<(Kind, Option<Box<str>>)>) {
-        if self.awaited != awaited {
-            self.awaited = awaited;
-            self.dirty.append(&mut self.waiting);
+    /// Sets the lists that are missing, and marks all Services.
+    pub(crate) fn await_lists(&mut self, awaited: impl IntoIterator<Item = AwaitedList>) {
+        self.awaited = AwaitedLists(awaited.into_iter().collect());
+        self.dirty.extend(self.services.keys().cloned());
+    }
+
+    /// Notes that a list is there, and marks the Services that waited for it: those of its namespace, or all.
+    pub(crate) fn end_await(&mut self, kind: Kind, namespace: Option<&str>) {
+        match (self.awaited.remove(kind, namespace), namespace) {
+            (false, _) => {}
+            (true, Some(namespace)) => self.mark_namespace(namespace),
+            (true, None) => self.dirty.extend(self.services.keys().cloned()),
         }
     }
 
@@ -253,15 +259,15 @@ impl ClusterObjects {
     pub(crate) fn recompute(&mut self) -> TargetUpdates {
         let mut updates = TargetUpdates::default();
         for key in std::mem::take(&mut self.dirty) {
-            if !self.awaits(&key) {
-                self.settle_one(&key, &mut updates);
-            } else if self.waiting.insert(key.clone()) {
-                let entry = self.services.get(&key).filter(|entry| entry.is_listed);
-                let pods = entry
-                    .iter()
-                    .flat_map(|entry| entry.pods.iter().map(|pod| pod_id(&key, pod)));
-                let targets = entry.map(|_| key.target_id()).into_iter().chain(pods);
-                updates.changes.extend(targets.map(Change::Await));
+            let Some(entry) = self.services.get(&key) else {
+                continue;
+            };
+            let is_known = entry.service.is_some();
+            match self.awaited.decide_about(&key, is_known) {
+                // Only the list can say whether it is gone.
+                true if !is_known => updates.changes.extend(entry.targets(&key).map(Change::Await)),
+                true if !entry.is_listed => {}
+                is_awaited => self.settle_one(&key, is_awaited, &mut updates),
             }
         }
         // A name that one target gives up may be another's now.
@@ -269,17 +275,6 @@ impl ClusterObjects {
             .changes
             .sort_by_key(|change| !matches!(change, Change::Remove(_)));
         updates
-    }
-
-    /// Returns whether a missing list may have a Service or pod, or decide about it.
-    fn awaits(&self, key: &Key) -> bool {
-        let is_pod = key.pod_name().is_some();
-        self.awaited.iter().any(|(kind, namespace)| match kind {
-            Kind::Namespace => true,
-            Kind::Service | Kind::Slice | Kind::Pod => {
-                (*kind == Kind::Pod) == is_pod && namespace.as_ref().is_none_or(|own| *own == key.namespace)
-            }
-        })
     }
 
     fn put_slice(&mut self, key: &Key, slice: Slice) {
@@ -339,14 +334,20 @@ impl ClusterObjects {
         Some((service, port))
     }
 
-    /// Returns whether the Namespace has the labels of the selector of Namespaces, if there is one.
+    /// Returns whether the Namespace has the labels of the selector of Namespaces, if there is one, or may have them.
     pub(super) fn selects(&self, namespace: &str) -> bool {
-        self.policy.options.namespace_selector.is_none() || self.namespaces.contains(namespace)
+        self.policy.options.namespace_selector.is_none()
+            || self.namespaces.contains(namespace)
+            || self.awaited.has(Kind::Namespace, "")
     }
 
-    fn settle_one(&mut self, key: &Key, updates: &mut TargetUpdates) {
+    /// Computes the target of a Service, and what follows for its pods. It takes no new tunnel if it is awaited.
+    fn settle_one(&mut self, key: &Key, is_awaited: bool, updates: &mut TargetUpdates) {
         let mut notices = Vec::new();
-        let target = self.target(key, &mut notices);
+        let mut target = self.target(key, &mut notices);
+        if let Some(target) = &mut target {
+            target.rules.is_awaited = is_awaited;
+        }
         let pods = target.as_ref().map(|target| self.pods(key, target)).unwrap_or_default();
         let Some(entry) = self.services.get_mut(key) else {
             return;
@@ -433,6 +434,11 @@ impl ClusterObjects {
         self.names.alias(key, is_known)
     }
 
+    /// Returns the pods that have the name of this one in their annotations.
+    pub(super) fn claimants(&self, pod: &Key) -> impl Iterator<Item = &str> {
+        self.names.claimants(pod)
+    }
+
     /// Returns the target of each pod of a listed Service that has a name of its own, by that name. It has the Service's
     /// rules, and limits of its own; it exists while it runs, so there is nothing to wake.
     fn pods(&self, key: &Key, target: &ServiceTarget) -> BTreeMap<Box<str>, ServiceTarget> {
@@ -446,7 +452,12 @@ impl ClusterObjects {
         let slices = self.services.get(key).map_or(&[][..], |entry| &entry.slices);
         let mut rules = target.rules.clone();
         rules.workloads.wake = None;
-        let pods = endpoints::of_pods(port, slices).into_iter().map(|(pod, slices)| {
+        let mut pods = endpoints::of_pods(port, slices);
+        if self.awaited.has(Kind::Slice, &key.namespace) {
+            let listed = self.services.get(key).into_iter().flat_map(|entry| &entry.pods);
+            listed.for_each(|pod| _ = pods.entry(pod.clone()).or_default());
+        }
+        let pods = pods.into_iter().map(|(pod, slices)| {
             let target = ServiceTarget {
                 id: pod_id(key, &pod),
                 ports: target.ports,
@@ -456,14 +467,6 @@ impl ClusterObjects {
             (pod, target)
         });
         pods.collect()
-    }
-}
-
-/// Returns the identity of a pod: its name below that of its Service.
-fn pod_id(key: &Key, pod: &str) -> TargetId {
-    TargetId {
-        namespace: key.namespace.clone(),
-        service: format!("{pod}.{}", key.name).into(),
     }
 }
 

@@ -3,7 +3,7 @@
 mod empty_namespaces;
 mod source_state;
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -45,9 +45,10 @@ pub(crate) struct Reconciler {
     sources: Vec<SourceState>,
     /// True if the allowlist has received a complete list, from the cluster or a snapshot.
     has_list: bool,
-    /// When it was created.
-    started: Instant,
-    /// True if every source has answered since the start, or counts as empty, so that the list is the cluster's own.
+    /// Until when the list of pods may delay the first complete one; `None` after that time.
+    pods_until: Option<Instant>,
+    /// True if every source but those of pods has answered since the start, or counts as empty, so that the list is the cluster's
+    /// own.
     is_confirmed: bool,
     snapshot: Option<SnapshotFile>,
     log: NoticeLog,
@@ -59,7 +60,8 @@ pub(crate) type IdleReconciler = Arc<Mutex<Option<Box<Reconciler>>>>;
 impl Reconciler {
     /// Prepares the reconciler for these tasks and sources: the last one if it had a list, or a new one.
     pub(crate) fn prepare(idle: &IdleReconciler, policy: TargetPolicy, handles: Vec<SourceHandle>, outputs: Outputs) {
-        let last = idle.lock().take().filter(|last| last.has_list);
+        let mut idle = idle.lock();
+        let last = idle.take().filter(|last| last.has_list);
         let next = match last {
             Some(last) => {
                 let mut next = last.with_sources(policy, handles, outputs);
@@ -69,7 +71,7 @@ impl Reconciler {
             }
             None => Self::new(policy, handles, outputs),
         };
-        *idle.lock() = Some(Box::new(next));
+        *idle = Some(Box::new(next));
     }
 
     /// Creates a reconciler with the objects of the snapshot, if there is one and the allowlist has nothing newer.
@@ -79,7 +81,7 @@ impl Reconciler {
             outputs: outputs.clone(),
             sources: Vec::new(),
             has_list: false,
-            started: Instant::now(),
+            pods_until: Some(Instant::now() + MAX_DELAY_BY_PODS),
             is_confirmed: false,
             snapshot: None,
             log: NoticeLog::default(),
@@ -89,16 +91,23 @@ impl Reconciler {
         reconciler
     }
 
-    /// Returns this reconciler for other tasks and sources. A source that stays keeps its objects and held removals; the
-    /// targets of the others stay until they are listed, and no new tunnel to them begins.
+    /// Returns this reconciler for other tasks and sources. A source that stays keeps its objects and held removals, and one that
+    /// a source of all namespaces follows keeps its objects; the targets of the others stay until they are listed, and no new
+    /// tunnel to them begins.
     fn with_sources(mut self, policy: TargetPolicy, handles: Vec<SourceHandle>, outputs: Outputs) -> Self {
         let last = std::mem::take(&mut self.sources);
-        let gone = |state: &&SourceState| !handles.iter().any(|handle| handle.source == state.handle.source);
+        let gone = |state: &&SourceState| !handles.iter().any(|handle| state.is_followed_by(&handle.source));
         for Source { kind, namespace, .. } in last.iter().filter(gone).map(|state| &state.handle.source) {
             for key in self.cluster.keys(*kind, namespace.as_deref()) {
                 self.cluster.remove(*kind, &key);
             }
         }
+        let known = |source: &Source| -> BTreeSet<Box<str>> {
+            let known = last.iter().filter(|state| state.is_followed_by(source));
+            known
+                .filter_map(|state| state.handle.source.namespace.clone())
+                .collect()
+        };
         let path = policy.options.snapshot_file.clone();
         self.snapshot = path.map(|path| SnapshotFile::new(path, &handles));
         let state = |handle: SourceHandle| match last.iter().find(|state| state.handle.source == handle.source) {
@@ -106,9 +115,14 @@ impl Reconciler {
                 handle,
                 ..state.clone()
             },
-            None => SourceState::new(handle),
+            None => SourceState {
+                known: known(&handle.source),
+                ..SourceState::new(handle)
+            },
         };
         self.sources = handles.into_iter().map(state).collect();
+        let unlisted = self.sources.iter().filter(|source| !source.is_listed);
+        self.cluster.await_lists(unlisted.map(SourceState::awaited));
         self.outputs = outputs;
         self.is_confirmed = false;
         self.cluster.forget_notices();
@@ -128,7 +142,7 @@ impl Reconciler {
         let mut batch = Vec::new();
         loop {
             let at = |moment: Option<Instant>| sleep_until(moment.unwrap_or_else(Instant::now));
-            let [release, save] = idle.lock().as_deref().map_or([None; 2], Self::deadlines);
+            let [release, late, save] = idle.lock().as_deref().map_or([None; 3], Self::deadlines);
             tokio::select! {
                 changed = policy.changed() => match changed {
                     Ok(()) => Self::step(&idle, |own| own.cluster.configure(policy.borrow_and_update().clone())),
@@ -141,6 +155,7 @@ impl Reconciler {
                 },
                 _ = address_reads.tick() => Self::step(&idle, Self::read_addresses),
                 () = at(release), if release.is_some() => Self::step(&idle, Self::release),
+                () = at(late), if late.is_some() => Self::step(&idle, |own| own.pods_until = None),
                 () = at(save), if save.is_some() => Self::step(&idle, Self::save_snapshot),
             }
         }
@@ -170,11 +185,15 @@ impl Reconciler {
         &self.cluster
     }
 
-    /// Returns when held removals apply, and when the snapshot is due.
-    fn deadlines(&self) -> [Option<Instant>; 2] {
+    /// Returns when held removals apply, when pods have delayed the first list for too long, and when the snapshot is due.
+    fn deadlines(&self) -> [Option<Instant>; 3] {
         let holds = self.sources.iter().map(|source| &source.removal_hold);
         let release = holds.filter_map(MassRemovalHold::deadline).min();
-        [release, self.snapshot.as_ref().and_then(SnapshotFile::due)]
+        [
+            release,
+            self.pods_until.filter(|_| !self.has_list),
+            self.snapshot.as_ref().and_then(SnapshotFile::due),
+        ]
     }
 
     /// Reads the host's own addresses again, and checks all endpoints again if they have changed.
@@ -281,6 +300,7 @@ impl Reconciler {
             return;
         };
         source.is_listed = true;
+        self.cluster.end_await(kind, source.handle.source.namespace.as_deref());
         let was_held = source.removal_hold.deadline().is_some();
         missing.extend(source.removal_hold.check_list(judged, &listed, now));
         if source.removal_hold.deadline().is_some() && !was_held {
@@ -295,9 +315,7 @@ impl Reconciler {
         if kind == Kind::Pod {
             source.removal_hold.held().for_each(|pod| self.cluster.withhold(pod));
         }
-        for key in missing {
-            self.cluster.remove(kind, &key);
-        }
+        missing.iter().for_each(|key| self.cluster.remove(kind, key));
     }
 
     /// Returns whether the removal of a Service or pod is held.
@@ -329,23 +347,19 @@ impl Reconciler {
     /// those of others, too; one of pods does so until it fails, for [`MAX_DELAY_BY_PODS`].
     fn settle(&mut self) {
         self.show_sources();
-        let unlisted = self.sources.iter().filter(|source| !source.is_listed);
-        let is_late = self.started.elapsed() >= MAX_DELAY_BY_PODS;
+        let is_late = self.pods_until.is_none();
         let delays = |source: &SourceState| !(source.is_of_pods() && (source.has_failed || is_late));
-        if !self.has_list && unlisted.clone().any(delays) {
+        let mut unlisted = self.sources.iter().filter(|source| !source.is_listed);
+        if !self.has_list && unlisted.any(delays) {
             return;
         }
-        let awaited = unlisted.map(|SourceState { handle, .. }| (handle.source.kind, handle.source.namespace.clone()));
-        self.cluster.await_lists(awaited.collect());
         let is_first = !std::mem::replace(&mut self.has_list, true);
-        let updates = self.cluster.recompute();
-        let confirms = !self.is_confirmed && self.sources.iter().all(SourceState::is_synced);
-        if !is_first && !confirms && updates.changes.is_empty() && updates.notices.is_empty() {
+        let TargetUpdates { changes, notices } = self.cluster.recompute();
+        let has_changed = is_first || !changes.is_empty() || !notices.is_empty();
+        self.write(changes, is_first);
+        if !self.confirm() && !has_changed {
             return;
         }
-        self.is_confirmed |= confirms;
-        let TargetUpdates { changes, notices } = updates;
-        self.write(changes, is_first, confirms);
         for notice in &notices {
             self.count(notice);
             // Services of the first list are not new: one log line covers them all.
@@ -376,21 +390,36 @@ impl Reconciler {
         }
     }
 
-    fn write(&self, changes: Vec<Change>, is_first: bool, confirms: bool) {
+    fn write(&self, changes: Vec<Change>, is_first: bool) {
         let writer = &self.outputs.writer;
         if is_first {
             let set = |change| match change {
                 Change::Set(target) => Some(*target),
                 Change::Await(_) | Change::Remove(_) => None,
             };
-            writer.replace(changes.into_iter().filter_map(set).collect(), confirms);
-        } else {
+            writer.replace(changes.into_iter().filter_map(set).collect(), false);
+        } else if !changes.is_empty() {
             writer.apply(changes);
         }
+    }
+
+    /// Makes absent names forbidden: those of pods once these are known, and all others once. Returns whether it does so for these.
+    fn confirm(&mut self) -> bool {
+        let unsynced = self.sources.iter().filter(|source| !source.is_synced());
+        let (pods, others): (Vec<_>, Vec<_>) = unsynced.partition(|source| source.is_of_pods());
+        let writer = &self.outputs.writer;
+        writer.await_pods(
+            pods.into_iter()
+                .map(|state| state.handle.source.namespace.clone())
+                .collect(),
+        );
+        let confirms = !self.is_confirmed && others.is_empty();
         if confirms {
             info!("the allowlist has the Services of the cluster");
             writer.confirm();
         }
+        self.is_confirmed |= confirms;
+        confirms
     }
 
     /// Sets the metrics of the sources, and requests another list of each source that holds removals.
@@ -434,6 +463,7 @@ impl Reconciler {
         for source in &mut self.sources {
             source.is_listed = true;
         }
+        self.cluster.await_lists([]);
         self.settle();
     }
 
@@ -451,8 +481,8 @@ fn unix_seconds(time: SystemTime) -> f64 {
 
 /// The interval between reads of the host's own addresses, which take well under a millisecond in a pod.
 const READ_ADDRESSES_EVERY: Duration = Duration::from_secs(10);
-/// The longest time that the first list of pods delays that of Services. It ends with a read of the host's addresses.
-const MAX_DELAY_BY_PODS: Duration = READ_ADDRESSES_EVERY;
+/// The longest time that the first list of pods delays that of Services.
+const MAX_DELAY_BY_PODS: Duration = Duration::from_secs(10);
 /// The most events that are settled together.
 const MAX_BATCH: usize = 1024;
 

@@ -1,8 +1,10 @@
 //! Remarks about a Service from what the watches have seen: why it is not on the allowlist, and what does not apply as written.
 
+use std::time::Duration;
+
 use super::join::ClusterObjects;
 use super::notices::ServiceNotice;
-use super::reconciler::IdleReconciler;
+use super::reconciler::{IdleReconciler, Reconciler};
 use crate::kubernetes::objects::annotations::dials_in;
 use crate::kubernetes::objects::model::{Key, Service, Slice, State};
 use crate::policy::allowlist::{ClusterView, NoRemarks, TargetId};
@@ -13,7 +15,7 @@ pub(super) struct Remarks(pub(super) IdleReconciler);
 
 impl ClusterView for Remarks {
     fn remarks(&self, id: &TargetId) -> Result<Vec<String>, NoRemarks> {
-        let reconciler = self.0.try_lock();
+        let reconciler = self.0.try_lock_for(STEP_TIMEOUT);
         let reconciler = reconciler.as_ref().and_then(|idle| idle.as_deref());
         let cluster = reconciler.ok_or(NoRemarks::Busy)?.cluster();
         let has_pods = cluster.policy().options.pods.enabled;
@@ -26,11 +28,9 @@ impl ClusterView for Remarks {
     }
 
     fn unlisted(&self) -> Vec<String> {
-        let reconciler = self.0.try_lock();
+        let reconciler = self.0.try_lock_for(STEP_TIMEOUT);
         let reconciler = reconciler.as_ref().and_then(|idle| idle.as_deref());
-        reconciler
-            .map(|reconciler| reconciler.unlisted().collect())
-            .unwrap_or_default()
+        reconciler.into_iter().flat_map(Reconciler::unlisted).collect()
     }
 }
 
@@ -50,7 +50,18 @@ fn remarks(cluster: &ClusterObjects, key: &Key) -> Vec<String> {
     }
     let slices = cluster.slices(key);
     let Some((service, notices)) = cluster.service(key) else {
+        let claimants: Vec<_> = cluster.claimants(key).collect();
         return match key.pod_name() {
+            Some(pod) if claimants.len() > 1 => {
+                let (count, first) = (
+                    claimants.len(),
+                    claimants.chunks(MAX_CLAIMANTS).next().unwrap_or_default(),
+                );
+                let first = first.join(", ");
+                vec![format!(
+                    "{count} pods have the name {pod} in their annotation `name`, so none gets it: {first}"
+                )]
+            }
             Some(pod) => vec![format!(
                 "no pod of this name is seen, or it is none that can be a target: kubectl get pod {pod} \
                  --namespace {namespace} --output yaml"
@@ -113,3 +124,8 @@ fn without_endpoint(service: &Service, slices: &[(Box<str>, Slice)]) -> Option<S
         _ => None,
     }
 }
+
+/// The longest wait for the end of a step of the reconciler.
+const STEP_TIMEOUT: Duration = Duration::from_millis(500);
+/// The most pods that a remark names.
+const MAX_CLAIMANTS: usize = 5;

@@ -46,10 +46,11 @@ pub trait ClusterView: fmt::Debug + Send {
     /// Returns remarks about a Service: why it is not on the allowlist, or is not reached, and what does not apply as written.
     ///
     /// # Errors
-    /// [`NoRemarks::Busy`]: it does not wait.
+    /// [`NoRemarks::Busy`]: it does not wait for long.
     fn remarks(&self, id: &TargetId) -> Result<Vec<String>, NoRemarks>;
 
-    /// Returns the objects whose list is missing, such as `pods of team-a`; none while a change is applied.
+    /// Returns the objects whose list is missing, such as `pods of team-a`; none while changes are applied for longer
+    /// than it waits.
     fn unlisted(&self) -> Vec<String>;
 }
 
@@ -69,7 +70,7 @@ impl Allowlist {
         *self.unconfirmed_since.lock()
     }
 
-    /// Returns the objects of the cluster whose list is missing; none while a change is applied.
+    /// Returns the objects of the cluster whose list is missing; none while the cluster does not answer.
     pub fn unlisted(&self) -> Vec<String> {
         let cluster = self.cluster.lock();
         cluster.as_ref().map(|cluster| cluster.unlisted()).unwrap_or_default()
@@ -192,10 +193,10 @@ impl Allowlist {
     /// Returns the targets of which a name matches, in no order.
     ///
     /// # Errors
-    /// [`RefusalReason::AllowlistNotReady`], as long as the Services of the cluster are not known completely.
+    /// [`RefusalReason::AllowlistNotReady`], as long as the Services or pods of the cluster are not known completely.
     pub fn list(&self, filter: &NameFilter) -> Result<Vec<Arc<Target>>, RefusalReason> {
         let table = self.table.load();
-        if !table.complete {
+        if !table.complete || !table.awaited_pods.is_empty() {
             return Err(RefusalReason::AllowlistNotReady);
         }
         let targets = table.statics.values().chain(table.services());
@@ -260,6 +261,8 @@ pub(super) struct Table {
     pub(super) complete: bool,
     /// The namespaces whose Services are not known completely; empty for all, and while `complete`.
     pub(super) awaited: Vec<Box<str>>,
+    /// The namespaces, `None` for all, whose pods without a Service are not known completely.
+    pub(super) awaited_pods: Vec<Option<Box<str>>>,
 }
 
 impl Default for Table {
@@ -270,6 +273,7 @@ impl Default for Table {
             shards: vec![Arc::default(); SHARDS],
             complete: true,
             awaited: Vec::new(),
+            awaited_pods: Vec::new(),
         }
     }
 }
@@ -286,17 +290,18 @@ impl Table {
         route.ports.contains(&authority.port()).then_some(&route.target)
     }
 
-    /// Returns whether a Service of an absent authority may yet be listed.
+    /// Returns whether a Service or pod of an absent authority may yet be listed.
     pub(super) fn awaits(&self, authority: &Authority) -> bool {
         let name = self.options.suffixes.strip(authority.host());
-        let names = [
-            Some(name),
-            name.strip_suffix(TargetId::POD_DOMAIN)
-                .map(|name| name.trim_end_matches('.')),
-        ];
-        let of_names = names.map(|name| name?.rsplit_once('.').map(|(_, namespace)| namespace));
-        let is_of_name = |namespace: &str| of_names.contains(&Some(namespace));
-        !self.complete && (self.awaited.is_empty() || self.awaited.iter().any(|namespace| is_of_name(namespace)))
+        let Some((rest, namespace)) = name.rsplit_once('.') else {
+            return !self.complete && self.awaited.is_empty();
+        };
+        let of_pod = rest.rsplit_once('.').filter(|_| namespace == TargetId::POD_DOMAIN);
+        let is_of_pod = |own: &Option<Box<str>>| {
+            of_pod.is_some_and(|(_, namespace)| own.as_deref().is_none_or(|own| own == namespace))
+        };
+        self.awaited_pods.iter().any(is_of_pod)
+            || !self.complete && (self.awaited.is_empty() || self.awaited.iter().any(|own| **own == *namespace))
     }
 
     /// Returns the targets of all Services, in no order.

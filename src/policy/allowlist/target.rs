@@ -182,7 +182,7 @@ pub struct TargetRules {
     pub uid: Option<Box<str>>,
     /// The further name of such a pod, within its namespace.
     pub alias: Option<Box<str>>,
-    /// True if no list has had it since a reload changed which objects are targets: no new tunnel begins.
+    /// True while a list that may have it, or decides about it, is missing since a reload: no new tunnel begins.
     pub is_awaited: bool,
     /// The anchors of a target that dials in; `None` for a target that is dialled at its endpoints.
     pub dials_in: Option<DialsIn>,

@@ -117,7 +117,7 @@ impl Writer {
 
     /// Makes absent names of these namespaces, `None` for all, unknown and not forbidden until the list of Services is
     /// complete.
-    pub fn expect_services(&self, namespaces: Option<Vec<Box<str>>>) {
+    pub fn await_services(&self, namespaces: Option<Vec<Box<str>>>) {
         if namespaces.as_ref().is_some_and(Vec::is_empty) {
             return;
         }
@@ -130,6 +130,16 @@ impl Writer {
         }
         table.complete = false;
         self.store(&mut state, table);
+    }
+
+    /// Makes absent names of the pods of these namespaces, `None` for all, unknown and not forbidden, and of others not.
+    pub fn await_pods(&self, namespaces: Vec<Option<Box<str>>>) {
+        if self.allowlist.table.load().awaited_pods != namespaces {
+            let mut state = self.state();
+            let mut table = self.allowlist.table();
+            table.awaited_pods = namespaces;
+            self.store(&mut state, table);
+        }
     }
 
     /// Returns the targets, in no order.

@@ -111,7 +111,7 @@ fn absence(id: &TargetId, shared: &Shared) -> Vec<String> {
             vec!["it is no static target, and this proxy watches no cluster (`allowlist.kubernetes`)".to_owned()]
         }
     };
-    let requested = format!("{}.{}:22", id.service, id.namespace).parse();
+    let requested = format!("{}:22", id.short_name()).parse();
     let is_awaited = requested.is_ok_and(|requested| shared.allowlist.awaits(&requested));
     let incomplete = is_awaited
         .then(|| "this replica has no complete list of the namespace yet: see its /readyz?verbose".to_owned());

@@ -98,8 +98,8 @@ pub(super) fn target(target: &Target, tunnels: usize, shared: &Shared) -> api::T
         .allowlist
         .unconfirmed_since()
         .filter(|_| !target.id().is_static());
-    // Those of a pod are its Service's.
-    let has_remarks = !target.id().service.contains('.');
+    // Those of a Service's pod are the Service's.
+    let has_remarks = target.id().is_pod() || !target.id().service.contains('.');
     let remarks = has_remarks
         .then(|| shared.allowlist.remarks(target.id()).ok())
         .flatten();

@@ -169,7 +169,7 @@ impl Reload {
                 done
             }
             (Some(options), None) => {
-                self.writer.expect_services(None);
+                self.writer.await_services(None);
                 Controller::start(options, limits, self.writer.clone(), metrics.cluster.clone())
                     .map(|started| self.services = Some(started))
             }

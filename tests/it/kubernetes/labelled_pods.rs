@@ -71,7 +71,7 @@ fn a_pod_has_the_further_name_of_its_annotation_unless_another_one_has_it() {
         proxy.reaches(&format!("box-92aa.{here}.pod:22"), "10.9.1.2:22").await;
         eventually("an Event says so", async || {
             let events = ground.events(here).await;
-            let said = "the pod box-7f4c has the name box, too, so this one does not get it";
+            let said = "another pod has the name box, too, so this one does not get it";
             let is_it = |event: &serde_json::Value| {
                 event["involvedObject"]["name"] == "box-92aa" && event["message"].as_str().unwrap().contains(said)
             };

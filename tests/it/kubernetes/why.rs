@@ -5,7 +5,7 @@ use std::process::Stdio;
 use serde_json::{Value, json};
 
 use super::lab;
-use super::objects::{annotated, endpoint, namespace, service, slice, with};
+use super::objects::{annotated, endpoint, namespace, pod, service, slice, with};
 use super::proxy::{ADMIN_PORT, eventually};
 use super::stage::Stage;
 
@@ -82,6 +82,27 @@ fn a_name_that_is_not_listed_is_explained_by_what_the_watch_has_seen() {
         stage.api.put(with(service("team-a", "dns"), "/spec", dns));
         says(&stage, "team-a/dns", false, "type ExternalName").await;
         says(&stage, "x-1.devbox.team-a:22", false, "has no pod of this hostname").await;
+    });
+}
+
+#[test]
+fn a_name_that_several_pods_claim_is_explained_by_them() {
+    lab::run(async |lab| {
+        let stage = Stage::new(lab, &[("pods", json!({"enabled": true}))]).await;
+        let named = |name: &str, address: &str| annotated(pod("team-a", name, address), &[("name", "box")]);
+        stage.api.put(named("box-1", "10.9.1.1"));
+        says(&stage, "box.team-a.pod:22", true, "it takes new tunnels").await;
+        stage.api.put(named("box-2", "10.9.1.2"));
+        let both = "2 pods have the name box in their annotation `name`, so none gets it: box-1, box-2";
+        says(&stage, "box.team-a.pod:22", false, both).await;
+        says(
+            &stage,
+            "team-a/box-1._pod",
+            true,
+            "another pod has the name box, too, so this one does not get it",
+        )
+        .await;
+        says(&stage, "other.team-a.pod:22", false, "no pod of this name is seen").await;
     });
 }
 

@@ -1,7 +1,8 @@
 //! The entry of one Service, or of one pod without a Service: its objects as far as they are known.
 
-use crate::kubernetes::objects::model::{Service, Slice};
+use crate::kubernetes::objects::model::{Key, Service, Slice};
 use crate::kubernetes::targets::notices::ServiceNotice;
+use crate::policy::allowlist::TargetId;
 
 /// A Service and its slices, or a pod that is a target by itself. Slices may exist before and after their Service.
 #[derive(Debug, Default)]
@@ -23,6 +24,12 @@ pub(super) struct Entry {
 }
 
 impl Entry {
+    /// Returns its targets on the allowlist: that of the Service, and those of its pods.
+    pub(super) fn targets(&self, key: &Key) -> impl Iterator<Item = TargetId> {
+        let own = self.is_listed.then(|| key.target_id());
+        own.into_iter().chain(self.pods.iter().map(|pod| pod_id(key, pod)))
+    }
+
     /// Returns the index of the slice with this name; as an error, the index to insert it at.
     pub(super) fn find(&self, slice: &str) -> Result<usize, usize> {
         self.slices.binary_search_by_key(&slice, |(name, _)| name)
@@ -42,5 +49,13 @@ impl Entry {
                 true
             }
         }
+    }
+}
+
+/// Returns the identity of a pod: its name below that of its Service.
+pub(super) fn pod_id(key: &Key, pod: &str) -> TargetId {
+    TargetId {
+        namespace: key.namespace.clone(),
+        service: format!("{pod}.{}", key.name).into(),
     }
 }

@@ -90,18 +90,21 @@ impl PodNames {
             return Ok(None);
         };
         let key = Key::new(&pod.namespace, name);
-        let own = Some(Key::of_pod(&pod.namespace, name)).filter(is_known);
-        if own.is_none() && self.holder(&key).as_ref() == Some(pod) {
+        if !is_known(&Key::of_pod(&pod.namespace, name)) && self.holder(&key).as_ref() == Some(pod) {
             return Ok(Some(name.clone()));
         }
-        let mut pods = self.pods.get(&key).into_iter().flatten();
-        let other = own.or_else(|| pods.find(|other| *other != pod).cloned());
-        match other.as_ref().and_then(Key::pod_name) {
-            Some(other) if !self.is_terminating(pod) => {
-                let reason = format!("the pod {other} has the name {name}, too, so this one does not get it");
-                Err(AnnotationError::new("name", reason))
-            }
-            _ => Ok(None),
+        if self.is_terminating(pod) {
+            return Ok(None);
         }
+        // It names no pod: of several others the named one may go, and a notice to all is due again for each that comes.
+        let reason = format!("another pod has the name {name}, too, so this one does not get it");
+        Err(AnnotationError::new("name", reason))
+    }
+
+    /// Returns the pods with this name, of a pod, in their annotations.
+    pub(super) fn claimants(&self, name: &Key) -> impl Iterator<Item = &str> {
+        let key = name.pod_name().map(|own| Key::new(&name.namespace, own));
+        let pods = key.and_then(|key| self.pods.get(&key)).into_iter().flatten();
+        pods.filter_map(Key::pod_name)
     }
 }

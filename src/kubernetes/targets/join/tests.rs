@@ -50,6 +50,10 @@ fn slice(service: &str, port: u16, endpoints: &[(&str, State)]) -> Slice {
     }
 }
 
+fn awaited(kind: Kind, namespace: Option<&str>) -> AwaitedList {
+    ((kind, namespace.map(Into::into)), BTreeSet::new())
+}
+
 fn put_service(cluster: &mut ClusterObjects, namespace: &str, name: &str, service: Service) {
     cluster.put(key(namespace, name), Object::Service(Box::new(service)));
 }
@@ -158,6 +162,146 @@ fn a_further_name_is_that_of_one_pod_alone_and_of_none_that_is_called_so() {
     is_seen(&mut cluster, [Some("box"), None, None], 0);
     cluster.remove(Kind::Pod, &pods[0]);
     is_seen(&mut cluster, [None, Some("box"), None], 0);
+}
+
+#[test]
+fn of_three_pods_that_claim_a_name_each_is_noted_once_and_the_last_one_that_stays_gets_it() {
+    let mut cluster = ClusterObjects::new(policy());
+    let pods = ["a", "b", "c"].map(|pod| Key::of_pod("n", pod));
+    let name = Key::of_pod("n", "box");
+    let mut noted = Vec::new();
+    for pod in &pods {
+        cluster.put(pod.clone(), named_pod("1", Some("box")));
+        noted.extend(cluster.recompute().notices);
+    }
+    assert_eq!(cluster.claimants(&name).collect::<Vec<_>>(), ["a", "b", "c"]);
+    // No pod is named that may be gone, so what is noted of each holds for as long as there are two.
+    cluster.remove(Kind::Pod, &pods[0]);
+    noted.extend(cluster.recompute().notices);
+    noted.retain(|notice| matches!(notice, ServiceNotice::Annotation(..)));
+    let said = "another pod has the name box, too, so this one does not get it";
+    for pod in &pods {
+        let own = ServiceNotice::Annotation(pod.clone(), AnnotationError::new("name", said.to_owned()));
+        assert_eq!(noted.iter().filter(|notice| **notice == own).count(), 1, "{noted:?}");
+        assert_eq!(
+            cluster.service(pod).is_some_and(|(_, notices)| notices.contains(&own)),
+            *pod != pods[0]
+        );
+    }
+    cluster.remove(Kind::Pod, &pods[1]);
+    let updates = cluster.recompute();
+    let alias = updates.changes.iter().find_map(|change| match change {
+        Change::Set(target) => target.rules.alias.as_deref(),
+        Change::Await(_) | Change::Remove(_) => None,
+    });
+    assert_eq!(alias, Some("box"));
+    assert_eq!(cluster.claimants(&name).collect::<Vec<_>>(), ["c"]);
+}
+
+/// The changes of targets, which are the work that an event causes.
+fn changes(cluster: &mut ClusterObjects) -> usize {
+    cluster.recompute().changes.len()
+}
+
+#[test]
+fn each_of_300_missing_lists_costs_what_it_lists() {
+    let mut cluster = ClusterObjects::new(policy());
+    let namespaces: Vec<_> = (0..300).map(|index| format!("n{index}")).collect();
+    let fill = |cluster: &mut ClusterObjects, namespace: &str| {
+        for name in ["a", "b", "c"] {
+            put_service(cluster, namespace, name, service(22));
+            put_slice(
+                cluster,
+                namespace,
+                &format!("{name}-1"),
+                slice(name, 22, &[("10.0.0.1", State::Ready)]),
+            );
+        }
+    };
+    namespaces.iter().for_each(|namespace| fill(&mut cluster, namespace));
+    assert_eq!(changes(&mut cluster), 900);
+    for kind in [Kind::Service, Kind::Slice] {
+        for key in cluster.keys(kind, None) {
+            cluster.remove(kind, &key);
+        }
+    }
+    let lists = namespaces
+        .iter()
+        .flat_map(|own| [Kind::Service, Kind::Slice].map(|kind| awaited(kind, Some(own))));
+    cluster.await_lists(lists);
+    assert_eq!(changes(&mut cluster), 900, "each is withheld once");
+    for namespace in &namespaces {
+        fill(&mut cluster, namespace);
+        let counts = [Kind::Service, Kind::Slice].map(|kind| {
+            cluster.end_await(kind, Some(namespace));
+            changes(&mut cluster)
+        });
+        assert_eq!(counts, [3, 3]);
+        cluster.end_await(Kind::Service, Some(namespace));
+        assert_eq!(changes(&mut cluster), 0, "a later list is none that was missing");
+    }
+}
+
+#[test]
+fn what_the_cluster_says_applies_while_another_list_is_missing() {
+    let mut options = Options::default();
+    options.pods.enabled = true;
+    let selected = Options {
+        namespace_selector: Some("ssh=on".into()),
+        ..options.clone()
+    };
+    for (awaited_kind, policy) in [
+        (Kind::Namespace, policy_of(selected)),
+        (Kind::Slice, policy_of(options)),
+    ] {
+        let mut cluster = ClusterObjects::new(policy);
+        cluster.put(Key::new("", "n"), Object::Namespace);
+        for name in ["a", "b", "c"] {
+            put_service(&mut cluster, "n", name, service(22));
+        }
+        let mut slice = with_names(&["x"]);
+        slice.service = "c".into();
+        put_slice(&mut cluster, "n", "c-1", slice);
+        cluster.put(Key::of_pod("n", "p"), pod("1", &[("10.0.0.1", State::Ready)]));
+        assert_eq!(changes(&mut cluster), 5);
+        // As a reload does it.
+        for key in cluster.keys(awaited_kind, None) {
+            cluster.remove(awaited_kind, &key);
+        }
+        cluster.await_lists([awaited(awaited_kind, None)]);
+        let awaits = |cluster: &mut ClusterObjects| -> BTreeMap<String, Option<bool>> {
+            let change = |change| match change {
+                Change::Set(target) => (target.id.short_name(), Some(target.rules.is_awaited)),
+                Change::Await(id) => panic!("{id}"),
+                Change::Remove(id) => (id.short_name(), None),
+            };
+            cluster.recompute().changes.into_iter().map(change).collect()
+        };
+        let seen = awaits(&mut cluster);
+        assert_eq!(seen.len(), 5);
+        for name in ["a.n", "b.n", "c.n", "x.c.n"] {
+            assert_eq!(seen[name], Some(true), "{name} is kept and takes no new tunnel");
+        }
+        assert_eq!(
+            seen["p.n.pod"],
+            Some(awaited_kind == Kind::Namespace),
+            "no slice decides about a pod"
+        );
+        cluster.remove(Kind::Service, &key("n", "a"));
+        cluster.put(Key::of_pod("n", "p"), pod("2", &[("10.0.0.1", State::Ready)]));
+        put_service(&mut cluster, "n", "b", Service::default());
+        put_service(&mut cluster, "n", "new", service(22));
+        let seen = awaits(&mut cluster);
+        assert_eq!((seen["a.n"], seen["b.n"]), (None, None), "it is gone, or has no port");
+        assert_eq!(
+            seen.get("new.n"),
+            None,
+            "nothing is known of its Namespace or its endpoints"
+        );
+        assert!(seen["p.n.pod"].is_some(), "another pod of the name");
+        cluster.remove(Kind::Pod, &Key::of_pod("n", "p"));
+        assert_eq!(awaits(&mut cluster)["p.n.pod"], None);
+    }
 }
 
 fn terminating(mut object: Object) -> Object {
@@ -555,4 +699,5 @@ enum Event {
     Settle,
     SelectNamespaces(bool),
     Await(Vec<(Kind, Option<&'static str>)>),
+    Listed(Kind, Option<&'static str>),
 }

@@ -1,8 +1,11 @@
 //! The reconciler's knowledge of one source.
 
+use std::collections::BTreeSet;
+
 use crate::kubernetes::objects::model::Kind;
+use crate::kubernetes::targets::join::AwaitedList;
 use crate::kubernetes::targets::mass_removal_hold::MassRemovalHold;
-use crate::kubernetes::targets::source::SourceHandle;
+use crate::kubernetes::targets::source::{Source, SourceHandle};
 
 /// A source, and what its events have said.
 #[derive(Clone, Debug)]
@@ -15,6 +18,8 @@ pub(super) struct SourceState {
     pub(super) current: Option<f64>,
     /// True if its objects are known, from a list or from a snapshot.
     pub(super) is_listed: bool,
+    /// Where it is of all namespaces and not listed: those whose objects are known from sources of before a reload.
+    pub(super) known: BTreeSet<Box<str>>,
     /// The `current` of before its failures; `None` while the API server answers.
     pub(super) unconfirmed: Option<f64>,
     /// True if a list or watch has failed.
@@ -33,11 +38,32 @@ impl SourceState {
             removal_hold: MassRemovalHold::default(),
             current: None,
             is_listed: false,
+            known: BTreeSet::new(),
             unconfirmed: None,
             has_failed: false,
             is_refused: false,
             is_treated_as_empty: false,
         }
+    }
+
+    /// Returns whether this source follows its objects, too: it is the same one, or the same one of all namespaces. A hold of
+    /// removals ends with its source, and so do the objects.
+    pub(super) fn is_followed_by(&self, source: &Source) -> bool {
+        let own = &self.handle.source;
+        let is_wider = || {
+            let of_all = Source {
+                namespace: None,
+                ..own.clone()
+            };
+            source.namespace.is_none() && self.is_listed && !self.removal_hold.is_active() && of_all == *source
+        };
+        own == source || is_wider()
+    }
+
+    /// Returns its list as a missing one.
+    pub(super) fn awaited(&self) -> AwaitedList {
+        let Source { kind, namespace, .. } = &self.handle.source;
+        ((*kind, namespace.clone()), self.known.clone())
     }
 
     /// Returns whether its objects are pods.

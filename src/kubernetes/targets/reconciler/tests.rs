@@ -30,7 +30,7 @@ fn stage(snapshot: Option<PathBuf>) -> Stage {
 /// The same for other options.
 fn stage_of(options: &Options, snapshot: Option<PathBuf>) -> Stage {
     let (writer, allowlist) = Writer::new();
-    writer.expect_services(None);
+    writer.await_services(None);
     let registry = registry().unwrap();
     let metrics = ClusterMetrics::new(&registry).unwrap();
     let outputs = Outputs {

@@ -55,8 +55,13 @@ fn events() -> impl Strategy<Value = Event> {
         }),
         2 => Just(Event::Settle),
         1 => any::<bool>().prop_map(Event::SelectNamespaces),
-        1 => prop::collection::vec((kinds, prop::sample::select(vec![None, Some("a")])), 0..3).prop_map(Event::Await),
+        1 => prop::collection::vec((kinds.clone(), namespaces()), 0..3).prop_map(Event::Await),
+        1 => (kinds, namespaces()).prop_map(|(kind, namespace)| Event::Listed(kind, namespace)),
     ]
+}
+
+fn namespaces() -> impl Strategy<Value = Option<&'static str>> {
+    prop::sample::select(vec![None, Some("a")])
 }
 
 fn follow(targets: &mut BTreeMap<TargetId, ServiceTarget>, updates: TargetUpdates) {
@@ -88,17 +93,15 @@ proptest! {
                     cluster.remove(kind, &key);
                 }
                 Event::Settle => follow(&mut targets, cluster.recompute()),
-                Event::Await(lists) => {
-                    let lists = lists.into_iter().map(|(kind, namespace)| (kind, namespace.map(Into::into)));
-                    cluster.await_lists(lists.collect());
-                }
+                Event::Await(lists) => cluster.await_lists(lists.into_iter().map(|(kind, namespace)| awaited(kind, namespace))),
+                Event::Listed(kind, namespace) => cluster.end_await(kind, namespace),
                 Event::SelectNamespaces(selects) => cluster.configure(policy_of(Options {
                     namespace_selector: selects.then(|| "ssh=allowed".into()),
                     ..Options::default()
                 })),
             }
         }
-        cluster.await_lists(Vec::new());
+        cluster.await_lists([]);
         follow(&mut targets, cluster.recompute());
         let mut rebuilt = ClusterObjects::new(cluster.policy.clone());
         let objects_put: Vec<_> = objects.keys().cloned().collect();

@@ -3,6 +3,7 @@
 use futures_util::FutureExt;
 
 use super::*;
+use crate::protocol::listing::NameFilter;
 
 fn with_pods(selector: &str) -> Options {
     let mut options = Options::default();
@@ -41,9 +42,15 @@ fn services_do_not_wait_for_pods_that_the_api_server_forbids_to_read() {
     assert_eq!(stage.authorize("s0.n:22"), Err(RefusalReason::AllowlistNotReady));
     stage.take(2, Event::Failed(Failure::Forbidden));
     assert_eq!(stage.authorize("s0.n:22"), Ok(()));
-    assert_eq!(stage.authorize("s1.n:22"), Err(RefusalReason::AllowlistNotReady));
-    stage.take(2, Event::Refused);
     assert_eq!(stage.authorize("s1.n:22"), Err(RefusalReason::NotAllowed));
+    assert_eq!(stage.authorize("p0.n.pod:22"), Err(RefusalReason::AllowlistNotReady));
+    assert_eq!(
+        stage.allowlist.list(&NameFilter::default()).unwrap_err(),
+        RefusalReason::AllowlistNotReady
+    );
+    stage.take(2, Event::Refused);
+    assert_eq!(stage.authorize("p0.n.pod:22"), Err(RefusalReason::NotAllowed));
+    assert_eq!(stage.allowlist.list(&NameFilter::default()).unwrap().len(), 1);
     assert_eq!(stage.reconciler.unlisted().collect::<Vec<_>>(), ["pods"]);
     stage.take(0, Event::Deleted((key("s0"), None)));
     assert_eq!(stage.authorize("s0.n:22"), Err(RefusalReason::NotAllowed));
@@ -59,6 +66,11 @@ fn services_do_not_wait_for_pods_whose_list_fails_in_any_way() {
         assert_eq!(stage.authorize("s0.n:22"), Err(RefusalReason::AllowlistNotReady));
         stage.take(2, Event::Failed(failure));
         assert_eq!(stage.authorize("s0.n:22"), Ok(()), "{failure:?}");
+        assert_eq!(
+            stage.authorize("s1.n:22"),
+            Err(RefusalReason::NotAllowed),
+            "{failure:?}"
+        );
         // The name may yet be that of a pod.
         assert_eq!(stage.authorize("p0.n.pod:22"), Err(RefusalReason::AllowlistNotReady));
     }
@@ -66,13 +78,20 @@ fn services_do_not_wait_for_pods_whose_list_fails_in_any_way() {
 
 #[tokio::test(start_paused = true)]
 async fn services_do_not_wait_longer_than_10_s_for_a_list_of_pods_without_an_end() {
-    let mut stage = stage_with_pods();
-    advance(Duration::from_secs(9)).await;
-    stage.reconciler.settle();
-    assert_eq!(stage.authorize("s0.n:22"), Err(RefusalReason::AllowlistNotReady));
-    advance(Duration::from_secs(1)).await;
-    stage.reconciler.settle();
-    assert_eq!(stage.authorize("s0.n:22"), Ok(()));
+    let Stage {
+        reconciler, allowlist, ..
+    } = stage_with_pods();
+    let (_policies, policy) = watch::channel(reconciler.cluster.policy().clone());
+    let (_sender, events) = mpsc::channel(1);
+    let idle = Arc::new(Mutex::new(Some(Box::new(reconciler))));
+    let begun = Instant::now();
+    tokio::select! {
+        () = Reconciler::run(idle, events, policy) => panic!("the senders are there"),
+        () = allowlist.completed() => {}
+        () = sleep_until(begun + 10 * MAX_DELAY_BY_PODS) => panic!("it waits for the pods"),
+    }
+    assert_eq!(begun.elapsed().as_secs(), MAX_DELAY_BY_PODS.as_secs());
+    assert!(allowlist.find_target(&"s0.n:22".parse().unwrap()).is_ok());
 }
 
 #[tokio::test]

@@ -1,5 +1,7 @@
 //! Reloads: what is held stays held, and what they may exclude gets no new tunnel before it is listed.
 
+use futures_util::FutureExt;
+
 use super::*;
 
 #[tokio::test(start_paused = true)]
@@ -142,6 +144,44 @@ async fn a_namespace_that_a_reload_adds_delays_no_other_one_whose_targets_follow
 }
 
 #[tokio::test]
+async fn namespaces_that_a_reload_widens_to_all_keep_what_is_known_of_them() {
+    let mut stage = stage_of(&two_namespaces(), None);
+    stage.take_all_of(0, services(2), slices(2));
+    stage.take_all_of(2, Event::Listed(Vec::new()), Event::Listed(Vec::new()));
+    stage.reconciler.outputs.writer.await_services(None);
+    let mut stage = stage.reload(&Options::default());
+    let kept = stage.allowlist.find_target(&"s1.n:22".parse().unwrap()).unwrap();
+    stage.take(0, Event::Failed(Failure::Forbidden));
+    assert_eq!(stage.login("s1.n:22"), Ok(()));
+    assert_eq!(
+        stage.login("s1.m:22"),
+        Err(RefusalReason::AllowlistNotReady),
+        "it may be new"
+    );
+    let mut listed = Vec::from([service("s0")]);
+    listed[0].0.namespace = "m".into();
+    listed.push(service("s1"));
+    stage.take_all_of(0, Event::Listed(listed), slices(2));
+    assert_eq!((stage.login("s0.m:22"), stage.login("s1.n:22")), (Ok(()), Ok(())));
+    assert!(kept.removed().now_or_never().is_none(), "its tunnels go on");
+    assert_eq!(stage.login("s0.n:22"), Err(RefusalReason::NotAllowed), "it was deleted");
+}
+
+#[tokio::test]
+async fn a_service_that_is_deleted_while_the_namespaces_are_read_is_gone_at_once() {
+    let mut stage = stage_of(&Options::default(), None);
+    stage.take_all_of(0, services(2), slices(2));
+    let target = stage.allowlist.find_target(&"s1.n:22".parse().unwrap()).unwrap();
+    let mut stage = stage.reload(&Options {
+        namespace_selector: Some("a=b".into()),
+        ..Options::default()
+    });
+    stage.take(0, Event::Deleted((key("s1"), None)));
+    assert!(target.removed().now_or_never().is_some(), "its tunnels have ended");
+    assert_eq!(stage.login("s0.n:22"), Err(RefusalReason::AllowlistNotReady));
+}
+
+#[tokio::test]
 async fn a_part_of_the_objects_is_saved_by_no_snapshot() {
     let folder = tempfile::tempdir().unwrap();
     let of = |selector: &str| Options {
@@ -151,12 +191,12 @@ async fn a_part_of_the_objects_is_saved_by_no_snapshot() {
     };
     let mut stage = stage_of(&of("a=b"), of("a=b").snapshot_file);
     stage.take_all_of(0, services(2), slices(2));
-    assert!(stage.reconciler.deadlines()[1].is_some());
+    assert!(stage.reconciler.deadlines()[2].is_some());
     let mut stage = stage.reload(&of("a=c"));
     assert_eq!(stage.login("s1.n:22"), Err(RefusalReason::AllowlistNotReady));
-    assert_eq!(stage.reconciler.deadlines()[1], None);
+    assert_eq!(stage.reconciler.deadlines()[2], None);
     stage.take_all_of(0, services(1), slices(1));
-    assert!(stage.reconciler.deadlines()[1].is_some());
+    assert!(stage.reconciler.deadlines()[2].is_some());
 }
 
 #[tokio::test]
