@@ -16,7 +16,7 @@ mod withdrawal;
 
 use std::fs;
 use std::io::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -56,8 +56,13 @@ impl Way {
 
     /// One whose connections fail, with more in the proxy's configuration.
     fn with(scheme: &'static str, faults: Faults, more: &str) -> Self {
+        Self::around(scheme, faults, more, Sshd::start)
+    }
+
+    /// The same with that sshd.
+    fn around(scheme: &'static str, faults: Faults, more: &str, start: impl FnOnce(&Path) -> Sshd) -> Self {
         let directory = tempfile::Builder::new().prefix("switchboard-").tempdir().unwrap();
-        let sshd = Sshd::start(directory.path());
+        let sshd = start(directory.path());
         let anchor = Anchor::start(sshd.address);
         let listen = "address: \"127.0.0.1:0\", websocket: {path: /ssh}";
         let proxy = Proxy::start_at(listen, directory.path(), anchor.address, more);

@@ -167,6 +167,7 @@ async fn within(lab: &Lab, kubernetes: &[(&str, Value)], access: Option<Value>, 
     if let Some(access) = access {
         setup.extend(rights_to_review(&name));
         settings = with(settings, "/access", access);
+        settings = with(settings, "/allowlist/listing", "users".into());
         if settings.pointer("/access/tickets").is_some() {
             let secret = format!("{name}-a/switchboard-tickets");
             settings = with(settings, "/access/tickets/secret", secret.into());

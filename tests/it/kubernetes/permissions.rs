@@ -5,8 +5,9 @@ use std::time::Instant;
 use serde_json::{Value, json};
 
 use super::cluster::{self, Ground};
+use super::lab::PROXY;
 use super::objects::{endpoint, pod, role, role_binding, service, slice, with};
-use super::proxy::{Refused, Tunnel, eventually};
+use super::proxy::{PORT, Refused, Tunnel, eventually};
 
 /// The Service `web`, which the object `box` owns, with its pod `web-0`, and the pod `bare` of that owner.
 async fn prepare(ground: &Ground) -> String {
@@ -121,5 +122,46 @@ fn create_sandboxes_by_the_name_of_the_owner_of_a_pod_without_a_service() {
             "apiGroups": ["agents.x-k8s.io"], "resources": ["sandboxes"], "verbs": ["create"], "resourceNames": ["box"],
         });
         is_given_and_taken(ground, "bare", rule).await;
+    });
+}
+
+/// Waits until `ls` of that user prints these names, as far as they are before the namespace.
+async fn lists(ground: &Ground, token: &str, expected: &[&str]) {
+    eventually(&format!("{expected:?} are listed"), async || {
+        let mut command = tokio::process::Command::new(env!("CARGO_BIN_EXE_switchboard"));
+        command.args(["ls", "--allow-cleartext", &format!("--proxy=http://{PROXY}:{PORT}")]);
+        command.env("SWITCHBOARD_TOKEN", token).env("HOME", "/nonexistent");
+        let output = command.output().await.unwrap();
+        assert!(output.status.success(), "{output:?}");
+        let text = String::from_utf8(output.stdout).unwrap();
+        let here = format!(".{}.", ground.here);
+        let names: Vec<_> = text.lines().map(|line| line.split(&here).next().unwrap()).collect();
+        names == expected && text.lines().all(|line| line.ends_with(" ready"))
+    })
+    .await;
+}
+
+#[test]
+fn a_user_lists_the_names_that_rbac_opens_and_no_other_one() {
+    cluster::run_with_permission(&json!("ssh"), async |ground| {
+        let token = prepare(ground).await;
+        lists(ground, &token, &[]).await;
+        let rule = |resource: &str, names: &[&str]| {
+            with(
+                role(&ground.here, "ssh", names),
+                "/rules/0/resources",
+                json!([resource]),
+            )
+        };
+        ground.apply(&rule("services/ssh", &["web"])).await;
+        ground.apply(&binding(ground)).await;
+        lists(ground, &token, &["web", "web-0.web"]).await;
+        // Without names it is the whole namespace.
+        ground.apply(&rule("pods/ssh", &[])).await;
+        lists(ground, &token, &["bare"]).await;
+        ground.apply(&rule("*", &[])).await;
+        lists(ground, &token, &["bare", "web", "web-0.web"]).await;
+        ground.delete(&binding(ground)).await;
+        lists(ground, &token, &[]).await;
     });
 }

@@ -22,9 +22,14 @@ pub(crate) struct Sshd {
 impl Sshd {
     /// Makes the keys and starts it.
     pub(crate) fn start(directory: &Path) -> Self {
+        Self::start_with_keys(directory, &["-t", "ed25519"])
+    }
+
+    /// The same with keys that ssh-keygen makes by these arguments.
+    pub(crate) fn start_with_keys(directory: &Path, keys: &[&str]) -> Self {
         let binary = program("sshd", "openssh-server");
-        make_key(directory, "host_key");
-        make_key(directory, "client_key");
+        make_key(directory, "host_key", keys);
+        make_key(directory, "client_key", keys);
         if rustix::process::geteuid().is_root() {
             // Where sshd locks its unprivileged half up. The service script makes it at boot; a container has no boot.
             fs::create_dir_all("/run/sshd").unwrap();
@@ -83,11 +88,13 @@ fn try_start(binary: &Path, directory: &Path, address: SocketAddr) -> Result<(Pr
     Ok((process, log))
 }
 
-fn make_key(directory: &Path, name: &str) {
+fn make_key(directory: &Path, name: &str, arguments: &[&str]) {
     let file: PathBuf = directory.join(name);
     let mut command = quiet(program("ssh-keygen", "openssh-client"));
     command
-        .args(["-q", "-t", "ed25519", "-N", "", "-C", name, "-f"])
+        .arg("-q")
+        .args(arguments)
+        .args(["-N", "", "-C", name, "-f"])
         .arg(file);
     run(&mut command, &[], directory, SOON).succeeded();
 }

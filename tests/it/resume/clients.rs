@@ -1,7 +1,6 @@
 //! Clients that know no ProxyCommand, by a port of `switchboard forward`: their sessions outlive cuts, too.
 
 use std::ffi::OsString;
-use std::path::Path;
 
 use super::*;
 use crate::http2::peer::python;
@@ -86,4 +85,16 @@ fn ssh2_of_node() {
     });
 }
 
-tests_in!(slow: plink, paramiko_and_asyncssh, ssh2_of_node);
+/// With keys of ECDSA, since the version of Debian knows neither ed25519 nor RSA with SHA-2.
+fn jsch() {
+    let way = Way::around("http", Faults::none(), "", |directory| {
+        Sshd::start_with_keys(directory, &["-t", "ecdsa", "-m", "PEM"])
+    });
+    let jar = "/usr/share/java/jsch.jar";
+    assert!(Path::new(jar).exists(), "no {jar}: run tests/install-clients");
+    let first = ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", jar].map(OsString::from);
+    let first = [&first[..], &[script("Shell.java").into()]].concat();
+    way.outlives_cuts(|port| way.by(program("java", "default-jdk-headless"), &first, port));
+}
+
+tests_in!(slow: plink, paramiko_and_asyncssh, ssh2_of_node, jsch);
