@@ -11,7 +11,7 @@ use tokio::net::tcp::{ReadHalf, WriteHalf};
 
 use super::socket;
 
-/// One end of a tunnel: a socket, a TLS stream or a stream of an HTTP/2 connection.
+/// One end of a tunnel: a socket, a TLS stream, a stream of an HTTP/2 connection, or a WebSocket over one of them.
 pub trait Transport: Send {
     /// The half that reads.
     type Reader<'a>: Reader
@@ -176,8 +176,12 @@ pub trait Writer: Send + Sync {
     /// an HTTP/2 stream, whose connection is shared.
     fn tolerate_closed_window(&self, _is_tolerated: bool) {}
 
+    /// Notes that the next write is the end of a protocol over this one, which [`poll_end_sent`](Self::poll_end_sent) is then
+    /// about. The stream goes on.
+    fn mark_end(&mut self) {}
+
     /// Completes when the end of stream, and all before it, has been handed to the kernel, or never will be. To be
-    /// polled after a shutdown only.
+    /// polled after a shutdown only, or after the end that is [marked](Self::mark_end).
     fn poll_end_sent(&mut self, _context: &mut Context<'_>) -> Poll<()> {
         Poll::Ready(())
     }

@@ -3,8 +3,11 @@
 //! A frame is passed on while it arrives and is never held, however long it is. A close frame is the end of one
 //! direction: an end sends its own after its last byte, and reads until the peer's.
 
+use std::io;
+use std::mem::take;
+
 pub(crate) use self::frame::with_scratch;
-pub use self::frame::{End, Role};
+pub use self::frame::{CloseFrame, Role};
 pub use self::receiver::{Receiver, Violation};
 
 pub use self::sender::Sender;
@@ -21,37 +24,55 @@ pub struct Codec {
     pub receiver: Receiver,
     /// The frames for the peer.
     pub sender: Sender,
+    /// Bytes that were read with the handshake and are not decoded. Empty as a rule.
+    unread: Vec<u8>,
 }
 
 impl Codec {
-    /// Creates that end, after the handshake.
-    pub fn new(role: Role) -> Self {
+    /// Creates that end, after the handshake. `unread` was read with it.
+    pub fn new(role: Role, mut unread: Vec<u8>) -> Self {
+        // The buffer of the head would stay for as long as the tunnel.
+        unread.shrink_to_fit();
         Self {
+            unread,
             receiver: Receiver::new(role),
             sender: Sender::new(role),
         }
+    }
+
+    /// Returns whether bytes that were read with the handshake are not decoded.
+    pub fn has_unread(&self) -> bool {
+        !self.unread.is_empty()
+    }
+
+    /// Decodes bytes that were read with the handshake, as [`decode`](Self::decode) does; `None` if there are none.
+    pub fn decode_unread(&mut self, payload: &mut [u8]) -> Option<io::Result<usize>> {
+        let unread = take(&mut self.unread);
+        let now = unread.get(..payload.len()).unwrap_or(&unread);
+        self.unread = unread.get(now.len()..).unwrap_or_default().to_vec();
+        (!now.is_empty()).then(|| self.decode(now, payload))
     }
 
     /// Decodes what was read from the transport into `payload`, which is at least as long, and returns the length of
     /// the payload. Pongs are queued.
     ///
     /// # Errors
-    /// The peer breaks RFC 6455: the next shutdown sends a close frame with the status of the violation.
-    pub fn decode(&mut self, read: &[u8], payload: &mut [u8]) -> Result<usize, Violation> {
+    /// `InvalidData` if the peer breaks RFC 6455: the next shutdown sends a close frame with the status of the violation.
+    pub fn decode(&mut self, read: &[u8], payload: &mut [u8]) -> io::Result<usize> {
         let decoded = self.receiver.decode(read, payload);
-        if let Some(ping) = self.receiver.take_ping() {
-            self.sender.pong(&ping);
+        for ping in self.receiver.take_pings() {
+            self.sender.pong(ping);
         }
-        match (&decoded, self.receiver.end()) {
-            (Err(violation), _) => self.sender.set_end(violation.end()),
+        match (&decoded, self.receiver.close_frame()) {
+            (Err(violation), _) => self.sender.set_close_frame(violation.close_frame()),
             // "The endpoint typically echos the status code it received": section 5.5.1.
-            (Ok(_), Some(end)) => self.sender.set_end(End {
-                code: end.code,
+            (Ok(_), Some(close_frame)) => self.sender.set_close_frame(CloseFrame {
+                code: close_frame.code,
                 reason: Box::default(),
             }),
             (Ok(_), None) => {}
         }
-        decoded
+        decoded.map_err(|violation| io::Error::new(io::ErrorKind::InvalidData, violation))
     }
 }
 

@@ -100,8 +100,8 @@ impl Exchange {
         }
     }
 
-    /// Sends the 200, which repeats the marker of an end notice and has these host keys. Returns the stream of the tunnel, and the bytes after
-    /// the head. The head and these bytes are at most 16 KiB together.
+    /// Sends the 200 or 101, which repeats the marker of an end notice and has these host keys. Returns the stream of the
+    /// tunnel, and the bytes after the head. The head and these bytes are at most 16 KiB together.
     ///
     /// # Errors
     /// [`RefusalReason::ClientDisconnected`].

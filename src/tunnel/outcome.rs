@@ -90,7 +90,8 @@ pub enum CloseReason {
     /// No minute was active during the idle timeout; or, after one side had finished, no byte moved during the
     /// half-closed timeout.
     Idle,
-    /// A side reset its connection, or ended a WebSocket without a close frame. The reset was passed on, unless the side had finished before.
+    /// A side reset its connection, or ended a WebSocket without a close frame. The reset was passed on, unless the side had
+    /// finished before.
     Reset,
     /// A side's connection ended in the middle of a TLS record, which is not an orderly end: the other side was reset.
     Truncated,

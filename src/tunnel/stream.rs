@@ -56,9 +56,9 @@ impl From<http2::Stream> for Stream {
 
 impl Stream {
     /// Sets the reason that the client of a WebSocket reads in its close frame. Others have no place for it.
-    pub(crate) fn set_end(&mut self, code: u16, reason: &str) {
+    pub(crate) fn set_close_frame(&mut self, code: u16, reason: &str) {
         if let Self::WebSocket(websocket) = self {
-            websocket.set_end(code, reason);
+            websocket.set_close_frame(code, reason);
         }
     }
 }
@@ -283,6 +283,10 @@ impl Writer for WriteHalf<'_> {
 
     fn tolerate_closed_window(&self, is_tolerated: bool) {
         self.writer().tolerate_closed_window(is_tolerated);
+    }
+
+    fn mark_end(&mut self) {
+        self.writer_mut().mark_end();
     }
 
     fn poll_end_sent(&mut self, context: &mut Context<'_>) -> Poll<()> {

@@ -13,15 +13,15 @@ pub enum Role {
 
 /// The content of a close frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct End {
+pub struct CloseFrame {
     /// The status code (section 7.4); `None` without one.
     pub code: Option<u16>,
     /// The reason, at most [`MAX_REASON_BYTES`].
     pub reason: Box<str>,
 }
 
-impl End {
-    /// Creates the end with that status, and as much of the reason as fits.
+impl CloseFrame {
+    /// Creates the close frame with that status, and as much of the reason as fits.
     pub fn new(code: u16, reason: &str) -> Self {
         Self {
             code: Some(code),
@@ -69,6 +69,13 @@ pub(super) fn advance(mut mask: [u8; 4], bytes: usize) -> [u8; 4] {
     mask
 }
 
+/// Adds a payload to those of pings or pongs. If there are [`MAX_PINGS`], it replaces the last one: only the last ping needs an
+/// answer (section 5.5.3).
+pub(super) fn push_ping(pings: &mut Vec<Vec<u8>>, payload: Vec<u8>) {
+    pings.truncate(MAX_PINGS - 1);
+    pings.push(payload);
+}
+
 /// Calls `work` with memory of this thread, of that many bytes. It is used within one poll, never across an await.
 pub(crate) fn with_scratch<T>(bytes: usize, work: impl FnOnce(&mut [u8]) -> T) -> T {
     SCRATCH.with_borrow_mut(|scratch| {
@@ -81,6 +88,8 @@ pub(crate) fn with_scratch<T>(bytes: usize, work: impl FnOnce(&mut [u8]) -> T) -
 
 /// The most bytes of a frame with its header: four records of TLS.
 pub(super) const MAX_FRAME_BYTES: usize = 64 * 1024;
+/// The most pings that are answered at once: with their headers 2 KiB.
+pub(super) const MAX_PINGS: usize = 16;
 /// The most bytes of a close frame's reason: a control frame has at most 125 (section 5.5).
 const MAX_REASON_BYTES: usize = 123;
 /// The status of a normal closure.

@@ -22,6 +22,13 @@ pub(crate) fn accept(key: &[u8]) -> String {
     STANDARD.encode(digest(&SHA1_FOR_LEGACY_USE_ONLY, &[key, GUID].concat()))
 }
 
+/// Returns a path of WebSocket requests without a slash at its end; `None` if it would need an encoding or has an empty segment.
+pub(crate) fn plain_path(path: &str) -> Option<&str> {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte);
+    let is_valid = path.bytes().all(is_plain) && !path.contains("//");
+    is_valid.then(|| path.strip_suffix('/').unwrap_or(path))
+}
+
 const GUID: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 /// The value of `Upgrade`, and of `:protocol` over HTTP/2 (RFC 8441 section 5).
 pub(crate) const UPGRADE: &str = "websocket";

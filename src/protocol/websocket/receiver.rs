@@ -6,7 +6,7 @@ use std::mem::take;
 use tungstenite::protocol::frame::FrameHeader;
 use tungstenite::protocol::frame::coding::{CloseCode, Control, Data, OpCode};
 
-use super::frame::{End, Role, advance, mask_into};
+use super::frame::{CloseFrame, Role, advance, mask_into, push_ping};
 
 /// The decoder of one direction.
 #[derive(Debug)]
@@ -24,9 +24,9 @@ pub struct Receiver {
     in_message: bool,
     /// The payload of the current control frame.
     control: Vec<u8>,
-    /// The payload of the last ping that has no answer. Only the last one needs an answer (RFC 6455 section 5.5.3).
-    ping: Option<Vec<u8>>,
-    end: Option<End>,
+    /// The payloads of the pings that have no answer, as [`push_ping`] keeps them.
+    pings: Vec<Vec<u8>>,
+    close_frame: Option<CloseFrame>,
 }
 
 /// The part of a frame that comes next.
@@ -53,13 +53,13 @@ pub enum Violation {
 
 impl Violation {
     /// Returns the close frame that answers it (section 7.4.1).
-    pub fn end(self) -> End {
+    pub fn close_frame(self) -> CloseFrame {
         let code = match self {
             Self::Frame(_) => CloseCode::Protocol,
             Self::Text => CloseCode::Unsupported,
             Self::Reason => CloseCode::Invalid,
         };
-        End::new(code.into(), &self.to_string())
+        CloseFrame::new(code.into(), &self.to_string())
     }
 }
 
@@ -74,19 +74,19 @@ impl Receiver {
             mask: None,
             in_message: false,
             control: Vec::new(),
-            ping: None,
-            end: None,
+            pings: Vec::new(),
+            close_frame: None,
         }
     }
 
     /// Returns the peer's close frame; `None` until it has come.
-    pub fn end(&self) -> Option<&End> {
-        self.end.as_ref()
+    pub fn close_frame(&self) -> Option<&CloseFrame> {
+        self.close_frame.as_ref()
     }
 
-    /// Returns the payload of a ping that has no answer.
-    pub(super) fn take_ping(&mut self) -> Option<Vec<u8>> {
-        self.ping.take()
+    /// Returns the payloads of the pings that have no answer.
+    pub(super) fn take_pings(&mut self) -> Vec<Vec<u8>> {
+        take(&mut self.pings)
     }
 
     /// Decodes all of `bytes` into `payload`, which is at least as long, and returns the length of the payload. What
@@ -96,7 +96,7 @@ impl Receiver {
     /// The violation.
     pub fn decode(&mut self, mut bytes: &[u8], payload: &mut [u8]) -> Result<usize, Violation> {
         let mut decoded = 0;
-        while self.end.is_none() {
+        while self.close_frame.is_none() {
             match self.part {
                 Part::Header if bytes.is_empty() => break,
                 Part::Header => bytes = self.read_header(bytes)?,
@@ -156,12 +156,14 @@ impl Receiver {
         let Some((header, length)) = parsed else {
             return Ok(&[]);
         };
-        let used = usize::try_from(cursor.position())
-            .unwrap_or_default()
-            .saturating_sub(known);
+        let head_length = usize::try_from(cursor.position()).unwrap_or_default();
+        // "The minimal number of bytes MUST be used to encode the length": section 5.2.
+        if head_length != header.len(length) {
+            return Err(Violation::Frame("the length is longer than it needs to be"));
+        }
         self.head.clear();
         self.begin(&header, length)?;
-        Ok(bytes.get(used..).unwrap_or_default())
+        Ok(bytes.get(head_length.saturating_sub(known)..).unwrap_or_default())
     }
 
     /// Begins a frame.
@@ -203,8 +205,8 @@ impl Receiver {
         let payload = take(&mut self.control);
         self.part = Part::Header;
         match kind {
-            Control::Ping => self.ping = Some(payload),
-            Control::Close => self.end = Some(read_end(&payload)?),
+            Control::Ping => push_ping(&mut self.pings, payload),
+            Control::Close => self.close_frame = Some(parse_close(&payload)?),
             // Pongs need no answer (section 5.5.3); a reserved opcode has been refused.
             Control::Pong | Control::Reserved(_) => {}
         }
@@ -213,10 +215,10 @@ impl Receiver {
 }
 
 /// Parses the payload of a close frame (section 5.5.1).
-fn read_end(payload: &[u8]) -> Result<End, Violation> {
+fn parse_close(payload: &[u8]) -> Result<CloseFrame, Violation> {
     let Some((code, reason)) = payload.split_first_chunk() else {
         return match payload.is_empty() {
-            true => Ok(End {
+            true => Ok(CloseFrame {
                 code: None,
                 reason: Box::default(),
             }),
@@ -224,15 +226,17 @@ fn read_end(payload: &[u8]) -> Result<End, Violation> {
         };
     };
     let code = u16::from_be_bytes(*code);
-    if !CloseCode::from(code).is_allowed() {
+    if code != BAD_GATEWAY && !CloseCode::from(code).is_allowed() {
         return Err(Violation::Frame("the status of a close frame is reserved"));
     }
-    Ok(End {
+    Ok(CloseFrame {
         code: Some(code),
         reason: str::from_utf8(reason).map_err(|_| Violation::Reason)?.into(),
     })
 }
 
+/// A status that gateways send, and tungstenite does not know (https://www.iana.org/assignments/websocket).
+const BAD_GATEWAY: u16 = 1014;
 /// The longest header: 2 bytes, a length of 8, and a mask of 4 (section 5.2).
 const MAX_HEADER_BYTES: usize = 14;
 /// The longest payload of a control frame (section 5.5).

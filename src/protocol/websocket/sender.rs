@@ -1,13 +1,14 @@
 //! Encodes frames for the peer, of which it holds a header or control frames at most.
 
 use std::io::{self, IoSlice};
+use std::mem::take;
 use std::task::{Poll, ready};
 
 use aws_lc_rs::rand;
 use tungstenite::protocol::frame::FrameHeader;
 use tungstenite::protocol::frame::coding::{Control, Data, OpCode};
 
-use super::frame::{End, MAX_FRAME_BYTES, NORMAL, Role, advance, mask_into, with_scratch};
+use super::frame::{CloseFrame, MAX_FRAME_BYTES, NORMAL, Role, advance, mask_into, push_ping, with_scratch};
 
 /// The encoder of one direction. Each write is called with `write`, which writes to the transport.
 #[derive(Debug)]
@@ -20,10 +21,12 @@ pub struct Sender {
     left: usize,
     /// The mask of the next byte.
     mask: [u8; 4],
-    /// The control frames that wait for the end of the data frame.
-    waiting: Vec<(Control, Vec<u8>)>,
+    /// True if a ping waits for the end of the data frame.
+    has_ping: bool,
+    /// The payloads of the pongs that wait for it.
+    pongs: Vec<Vec<u8>>,
     /// The content of the close frame, if it has been set.
-    end: Option<End>,
+    close_frame: Option<CloseFrame>,
     /// True if the close frame has been queued, or never will be.
     is_closed: bool,
 }
@@ -36,25 +39,26 @@ impl Sender {
             queue: Vec::new(),
             left: 0,
             mask: [0; 4],
-            waiting: Vec::new(),
-            end: None,
+            has_ping: false,
+            pongs: Vec::new(),
+            close_frame: None,
             is_closed: false,
         }
     }
 
-    /// Queues a pong. It replaces one that is not sent yet (RFC 6455 section 5.5.3).
-    pub(super) fn pong(&mut self, payload: &[u8]) {
-        self.control(Control::Pong, payload);
+    /// Queues a pong.
+    pub(super) fn pong(&mut self, payload: Vec<u8>) {
+        push_ping(&mut self.pongs, payload);
     }
 
     /// Queues a ping, unless one waits.
     pub fn ping(&mut self) {
-        self.control(Control::Ping, &[]);
+        self.has_ping = true;
     }
 
     /// Sets the content of the close frame, unless it has been set.
-    pub fn set_end(&mut self, end: End) {
-        self.end.get_or_insert(end);
+    pub fn set_close_frame(&mut self, close_frame: CloseFrame) {
+        self.close_frame.get_or_insert(close_frame);
     }
 
     /// Returns whether the close frame has been queued, or never will be.
@@ -65,12 +69,13 @@ impl Sender {
     /// Queues the close frame, after which nothing is sent. Inside a data frame there can be none: the stream then ends
     /// as a truncated one.
     pub fn close(&mut self) {
-        if std::mem::replace(&mut self.is_closed, true) || self.left > 0 {
-            return;
+        if !self.is_closed && self.left == 0 {
+            self.queue_waiting();
+            let close_frame = self.close_frame.take();
+            let close_frame = close_frame.unwrap_or_else(|| CloseFrame::new(NORMAL, ""));
+            self.queue_control(Control::Close, &close_frame.payload());
         }
-        self.queue_waiting();
-        let end = self.end.take().unwrap_or_else(|| End::new(NORMAL, ""));
-        self.queue_control(Control::Close, &end.payload());
+        self.is_closed = true;
     }
 
     /// Takes at least one of the bytes.
@@ -113,7 +118,8 @@ impl Sender {
         }
     }
 
-    /// Writes the queue.
+    /// Writes the queue. Within a data frame it writes nothing: the next bytes are the frame's, and the transport may know only
+    /// the write that waits for them.
     ///
     /// # Errors
     /// That of `write`.
@@ -121,9 +127,10 @@ impl Sender {
         &mut self,
         mut write: impl FnMut(&[IoSlice<'_>]) -> Poll<io::Result<usize>>,
     ) -> Poll<io::Result<()>> {
-        if self.left == 0 {
-            self.queue_waiting();
+        if self.left > 0 {
+            return Poll::Ready(Ok(()));
         }
+        self.queue_waiting();
         while !self.queue.is_empty() {
             match ready!(write(&[IoSlice::new(&self.queue)]))? {
                 0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
@@ -140,18 +147,14 @@ impl Sender {
         self.queue_header(OpCode::Data(Data::Binary), self.left);
     }
 
-    fn control(&mut self, kind: Control, payload: &[u8]) {
-        if !self.is_closed {
-            self.waiting.retain(|(other, _)| *other != kind);
-            self.waiting.push((kind, payload.to_vec()));
-        }
-    }
-
     fn queue_waiting(&mut self) {
         // A peer that takes nothing and pings cannot make the queue grow.
         if !self.is_closed && self.queue.len() <= MAX_QUEUE_BYTES {
-            for (kind, payload) in std::mem::take(&mut self.waiting) {
-                self.queue_control(kind, &payload);
+            if take(&mut self.has_ping) {
+                self.queue_control(Control::Ping, &[]);
+            }
+            for payload in take(&mut self.pongs) {
+                self.queue_control(Control::Pong, &payload);
             }
         }
     }

@@ -4,25 +4,12 @@ use std::task::Poll;
 use proptest::prelude::*;
 
 use super::*;
+use frames::frame;
 
-/// A client's frame with a first byte, and its payload.
-fn frame(first: u8, payload: &[u8]) -> Vec<u8> {
-    let mask = [1, 2, 3, 4];
-    let mut frame = vec![first];
-    match payload.len() {
-        length @ ..126 => frame.push(0x80 | u8::try_from(length).unwrap()),
-        length => {
-            frame.push(0x80 | 127);
-            frame.extend((length as u64).to_be_bytes());
-        }
-    }
-    frame.extend(mask);
-    frame.extend(payload.iter().zip(mask.iter().cycle()).map(|(byte, mask)| byte ^ mask));
-    frame
-}
+mod frames;
 
 /// Decodes in pieces of that length.
-fn decode(codec: &mut Codec, bytes: &[u8], piece: usize) -> Result<Vec<u8>, Violation> {
+fn decode(codec: &mut Codec, bytes: &[u8], piece: usize) -> io::Result<Vec<u8>> {
     let mut payload = Vec::new();
     for bytes in bytes.chunks(piece) {
         let mut buffer = vec![0; bytes.len()];
@@ -62,11 +49,14 @@ fn each_violation_ends_the_connection_with_its_status() {
         (frame(0x80, b"x"), 1002),
         ([frame(0x02, b"x"), frame(0x82, b"y")].concat(), 1002),
         (vec![0x82, 0xff, 0x80, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4], 1002),
+        (vec![0x82, 0xfe, 0, 125, 1, 2, 3, 4], 1002),
+        (vec![0x89, 0xfe, 0, 0, 1, 2, 3, 4], 1002),
+        (vec![0x82, 0xff, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 1, 2, 3, 4], 1002),
         (frame(0x81, b"text"), 1003),
         (frame(0x01, b"text"), 1003),
     ] {
         for piece in [1, bytes.len()] {
-            let mut codec = Codec::new(Role::Server);
+            let mut codec = Codec::new(Role::Server, Vec::new());
             decode(&mut codec, &bytes, piece).unwrap_err();
             codec.sender.close();
             let close = sent(&mut codec);
@@ -77,7 +67,7 @@ fn each_violation_ends_the_connection_with_its_status() {
             );
         }
     }
-    let mut client = Codec::new(Role::Client);
+    let mut client = Codec::new(Role::Client, Vec::new());
     assert!(
         client.decode(&frame(0x82, b"x"), &mut [0; 16]).is_err(),
         "a masked frame of a server"
@@ -85,8 +75,8 @@ fn each_violation_ends_the_connection_with_its_status() {
 }
 
 #[test]
-fn pings_are_answered_between_fragments_and_the_last_of_several_is_enough() {
-    let mut codec = Codec::new(Role::Server);
+fn pings_are_answered_in_order_between_fragments_and_of_very_many_the_last() {
+    let mut codec = Codec::new(Role::Server, Vec::new());
     let bytes = [
         frame(0x02, b"a"),
         frame(0x89, b"one"),
@@ -96,7 +86,11 @@ fn pings_are_answered_between_fragments_and_the_last_of_several_is_enough() {
         frame(0x80, b"b"),
     ];
     assert_eq!(decode(&mut codec, &bytes.concat(), 1000).unwrap(), b"ab");
-    assert_eq!(sent(&mut codec), b"\x8a\x03two");
+    assert_eq!(sent(&mut codec), b"\x8a\x03one\x8a\x03two");
+    let many: Vec<u8> = (0..200).flat_map(|number| frame(0x89, &[number])).collect();
+    assert_eq!(decode(&mut codec, &many, 5000).unwrap(), b"");
+    let pongs: Vec<u8> = (0..15).chain([199]).flat_map(|number| [0x8a, 1, number]).collect();
+    assert_eq!(sent(&mut codec), pongs);
     // Within a frame that has begun, the pong waits for its end.
     let mut room = 2 + 3;
     let mut wire = Vec::new();
@@ -127,14 +121,20 @@ fn pings_are_answered_between_fragments_and_the_last_of_several_is_enough() {
     };
     assert!(matches!(codec.sender.poll_write(b"lo", write), Poll::Ready(Ok(2))));
     assert_eq!([wire, rest, sent(&mut codec)].concat(), b"\x82\x05hello\x8a\x03now");
+    // A write that waits is not overtaken: over HTTP/2 it would lose its place.
+    let mut codec = Codec::new(Role::Server, Vec::new());
+    assert!(codec.sender.poll_write(b"x", |_| Poll::Pending).is_pending());
+    assert!(sent(&mut codec).is_empty());
 }
 
 #[test]
 fn a_close_has_the_reason_as_far_as_it_fits_and_nothing_follows() {
-    let mut codec = Codec::new(Role::Server);
-    codec.sender.set_end(End::new(1008, &"ä".repeat(100)));
+    let mut codec = Codec::new(Role::Server, Vec::new());
+    codec.sender.set_close_frame(CloseFrame::new(1008, &"ä".repeat(100)));
+    decode(&mut codec, &frame(0x89, b"?"), 100).unwrap();
     codec.sender.close();
     let close = sent(&mut codec);
+    let close = close.strip_prefix(b"\x8a\x01?").unwrap();
     assert_eq!((close.len(), &close[..4]), (2 + 2 + 122, &[0x88, 124, 3, 0xf0][..]));
     codec.sender.ping();
     assert!(sent(&mut codec).is_empty());
@@ -143,13 +143,23 @@ fn a_close_has_the_reason_as_far_as_it_fits_and_nothing_follows() {
     // What follows the peer's is ignored, even a violation.
     let bytes = [frame(0x88, &1000_u16.to_be_bytes()), vec![0xff; 30]].concat();
     assert_eq!(decode(&mut codec, &bytes, 7).unwrap(), b"");
-    assert!(codec.receiver.end().is_some_and(End::is_normal));
+    assert!(codec.receiver.close_frame().is_some_and(CloseFrame::is_normal));
+}
+
+#[test]
+fn bytes_that_came_with_the_handshake_are_first_however_little_is_read() {
+    let mut codec = Codec::new(Role::Server, [frame(0x82, b"early"), frame(0x82, b"er")].concat());
+    let (mut all, mut payload) = (Vec::new(), [0; 4]);
+    while let Some(decoded) = codec.decode_unread(&mut payload) {
+        all.extend(&payload[..decoded.unwrap()]);
+    }
+    assert_eq!((&*all, codec.has_unread()), (&b"earlyer"[..], false));
 }
 
 /// 16 MiB are declared, and none of them is kept.
 #[test]
 fn a_huge_frame_passes_while_it_arrives() {
-    let mut codec = Codec::new(Role::Server);
+    let mut codec = Codec::new(Role::Server, Vec::new());
     let huge = frame(0x82, &vec![7; 16 << 20]);
     let (mut total, mut buffer) = (0, vec![0; 64 << 10]);
     for piece in huge.chunks(64 << 10) {
@@ -170,7 +180,7 @@ proptest! {
         is_client in any::<bool>(),
     ) {
         let (role, other) = if is_client { (Role::Client, Role::Server) } else { (Role::Server, Role::Client) };
-        let (mut from, mut to) = (Codec::new(role), Codec::new(other));
+        let (mut from, mut to) = (Codec::new(role, Vec::new()), Codec::new(other, Vec::new()));
         let mut wire = Vec::new();
         for mut bytes in bytes.chunks(write) {
             from.sender.ping();
@@ -187,14 +197,14 @@ proptest! {
         from.sender.close();
         wire.extend(sent(&mut from));
         prop_assert_eq!(decode(&mut to, &wire, read).unwrap(), bytes);
-        prop_assert!(to.receiver.end().is_some_and(End::is_normal));
+        prop_assert!(to.receiver.close_frame().is_some_and(CloseFrame::is_normal));
     }
 
     #[test]
     fn any_bytes_are_decoded_the_same_however_they_are_cut(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
         let decoded = |piece| {
-            let mut codec = Codec::new(Role::Server);
-            (decode(&mut codec, &bytes, piece).is_err(), codec.receiver.end().cloned())
+            let mut codec = Codec::new(Role::Server, Vec::new());
+            (decode(&mut codec, &bytes, piece).is_err(), codec.receiver.close_frame().cloned())
         };
         prop_assert_eq!(decoded(1), decoded(200));
     }

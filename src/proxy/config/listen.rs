@@ -14,6 +14,7 @@ use crate::daemon::admin::ScrapeNetworks;
 use crate::net::listen_conflicts::collide;
 use crate::net::listener;
 use crate::net::tls::Mode;
+use crate::protocol::websocket::handshake::plain_path;
 use crate::proxy::connection::Port;
 use crate::proxy::http::{RefusalMode, WebSocketOptions};
 use crate::tunnel::proxy_header::Policy;
@@ -152,11 +153,9 @@ fn is_required(text: &str) -> Result<bool, &'static str> {
 
 /// Parses the path of WebSocket requests, and removes a slash at its end.
 fn url_path(text: &str) -> Result<Box<str>, &'static str> {
-    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte);
-    match text.starts_with('/') && text.bytes().all(is_plain) && !text.contains("//") {
-        true => Ok(text.strip_suffix('/').unwrap_or(text).into()),
-        false => Err("expected a path such as `/ssh`, of letters, digits and `-._~/`"),
-    }
+    let path = plain_path(text).filter(|_| text.starts_with('/'));
+    let path = path.ok_or("expected a path such as `/ssh`, of letters, digits and `-._~/`")?;
+    Ok(path.into())
 }
 
 /// Reports the faults of ports that no key has alone. `has_certificates`: true if there are certificates for a port

@@ -117,7 +117,7 @@ async fn close_both(
     if end.close.by == Side::Proxy {
         let is_drained = matches!(end.close.reason, CloseReason::Drained | CloseReason::ResumedElsewhere);
         let code = if is_drained { 1012 } else { 1008 };
-        transports.downstream.set_end(code, &end.close.to_string());
+        transports.downstream.set_close_frame(code, &end.close.to_string());
     }
     relay::finish(transports, end.close, end.eof_sent).await;
 }

@@ -104,7 +104,7 @@ pub enum Purpose {
     Registration,
 }
 
-/// The treatment of the field `Proxy-Authorization`.
+/// The treatment of the field `Proxy-Authorization` and, of a WebSocket request, `Authorization`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CredentialPolicy {
     /// It is ignored, except in a registration.
@@ -113,7 +113,7 @@ pub enum CredentialPolicy {
     Read,
 }
 
-/// Returns the credential in the values of a request's fields `Proxy-Authorization`. Two fields are an error: another
+/// Returns the credential in the values of a request's fields for it. Two fields are an error: another
 /// proxy on the way may have checked either.
 pub(super) fn credential<'a>(
     mut values: impl Iterator<Item = &'a [u8]>,
@@ -176,6 +176,8 @@ pub(super) fn fields(refusal: &Refusal, status: u16) -> Vec<(&'static str, Strin
     };
     fields.extend(challenges.map(|text| (challenge, text.to_owned())));
     if reason == RefusalReason::UpgradeRequired {
+        // "A sender of Upgrade MUST also send an 'Upgrade' connection option": RFC 9110 section 7.8.
+        fields.push(("Connection", "Upgrade".to_owned()));
         fields.push(("Upgrade", UPGRADE.to_owned()));
         fields.push(("Sec-WebSocket-Version", VERSION.to_owned()));
     }

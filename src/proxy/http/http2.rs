@@ -179,7 +179,10 @@ fn answer(refusal: &Refusal, status: u16) -> Response<()> {
     *answer.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     // HTTP/2 has no upgrades (RFC 9113 section 8.2.2).
     let fields = fields(refusal, status).into_iter();
-    with_fields(answer, fields.filter(|(name, _)| *name != "Upgrade"))
+    with_fields(
+        answer,
+        fields.filter(|(name, _)| !["Connection", "Upgrade"].contains(name)),
+    )
 }
 
 /// Returns the head of an answer with these fields.

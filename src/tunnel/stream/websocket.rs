@@ -13,32 +13,27 @@ use parking_lot::Mutex;
 use tokio::time::timeout;
 
 use crate::net::transport::{BulkMode, Reader, Transport, Writer};
-use crate::protocol::websocket::{Codec, End, Role, with_scratch};
+use crate::protocol::websocket::{CloseFrame, Codec, Role, with_scratch};
 
 /// The server's end of a connection whose handshake is over.
 #[derive(Debug)]
 pub struct WebSocket<T> {
     transport: T,
     codec: Codec,
-    /// Bytes that were read with the handshake. Empty as a rule.
-    unread: Vec<u8>,
 }
 
 impl<T: Transport> WebSocket<T> {
     /// Creates the server's end. `read` was read after the client's request.
-    pub fn server(transport: T, mut read: Vec<u8>) -> Self {
-        // The buffer of the head would stay for as long as the tunnel.
-        read.shrink_to_fit();
+    pub fn server(transport: T, read: Vec<u8>) -> Self {
         Self {
             transport,
-            codec: Codec::new(Role::Server),
-            unread: read,
+            codec: Codec::new(Role::Server, read),
         }
     }
 
     /// Sets the status and the reason of the close frame, unless they are set: the first ones count.
-    pub(crate) fn set_end(&mut self, code: u16, reason: &str) {
-        self.codec.sender.set_end(End::new(code, reason));
+    pub(crate) fn set_close_frame(&mut self, code: u16, reason: &str) {
+        self.codec.sender.set_close_frame(CloseFrame::new(code, reason));
     }
 
     /// Sends the close frame, within bounds of time.
@@ -51,7 +46,7 @@ impl<T: Transport> WebSocket<T> {
 
     /// Returns whether the client has sent its close frame, and ours is queued, or never will be.
     fn is_over(&self) -> bool {
-        self.codec.sender.is_closed() && self.codec.receiver.end().is_some()
+        self.codec.sender.is_closed() && self.codec.receiver.close_frame().is_some()
     }
 }
 
@@ -65,17 +60,20 @@ impl<T: Transport> Transport for WebSocket<T> {
     where
         T: 'a;
 
+    /// It lends no memory, but may share its task.
     fn bulk_mode(&self) -> BulkMode {
-        BulkMode::Chunks
+        match self.transport.bulk_mode() {
+            BulkMode::Lend => BulkMode::Lend,
+            BulkMode::Splice | BulkMode::Chunks => BulkMode::Chunks,
+        }
     }
 
     fn split(&mut self) -> (Self::Reader<'_>, Self::Writer<'_>) {
         let (reader, writer) = self.transport.split();
         let codec = &mut self.codec;
         let shared = Arc::new(Mutex::new(Outgoing { writer, codec }));
-        let unread = &mut self.unread;
         let writer = WebSocketWriter(Arc::clone(&shared));
-        (WebSocketReader { reader, unread, shared }, writer)
+        (WebSocketReader { reader, shared }, writer)
     }
 
     fn keep_unsent_below(&mut self, unsent: usize) {
@@ -91,20 +89,18 @@ impl<T: Transport> Transport for WebSocket<T> {
 
     /// Sends a close frame with another status than that of a normal closure: a reset may be lost on the way.
     async fn abort(&mut self) {
-        self.set_end(INTERNAL_ERROR, "the stream is incomplete");
+        self.set_close_frame(INTERNAL_ERROR, "the stream is incomplete");
         self.close().await;
         self.transport.abort().await;
     }
 
     async fn sent(&mut self) {
-        if self.is_over() {
-            {
-                let (_, mut writer) = self.transport.split();
-                let shutdown = poll_fn(|context| writer.poll_shutdown(context));
-                timeout(CLOSE_TIMEOUT, shutdown).await.ok();
-            }
-            self.transport.sent().await;
+        {
+            let (_, mut writer) = self.transport.split();
+            let shutdown = poll_fn(|context| writer.poll_shutdown(context));
+            timeout(CLOSE_TIMEOUT, shutdown).await.ok();
         }
+        self.transport.sent().await;
     }
 
     async fn shutdown_gracefully(&mut self) {
@@ -134,36 +130,25 @@ impl<W: Writer> Outgoing<'_, W> {
 #[derive(Debug)]
 pub struct WebSocketReader<'a, R, W> {
     reader: R,
-    unread: &'a mut Vec<u8>,
     shared: Arc<Mutex<Outgoing<'a, W>>>,
 }
 
 impl<R: Reader, W: Writer> WebSocketReader<'_, R, W> {
     fn has_ended(&self) -> bool {
-        self.shared.lock().codec.receiver.end().is_some()
+        self.shared.lock().codec.receiver.close_frame().is_some()
     }
 
     /// Decodes the bytes of one read into `buffer`. The length is `None` at the end of the transport's stream.
     fn poll_decode(&mut self, context: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<Option<usize>>> {
         let mut shared = self.shared.lock();
-        let decode = |codec: &mut Codec, read: &[u8], buffer: &mut [u8]| {
-            let decoded = codec.decode(read, buffer);
-            decoded.map_err(|violation| io::Error::new(io::ErrorKind::InvalidData, violation))
-        };
-        let decoded = if self.unread.is_empty() {
-            let reader = &mut self.reader;
-            ready!(with_scratch(buffer.len(), |scratch| {
+        let reader = &mut self.reader;
+        let decoded = match shared.codec.decode_unread(buffer) {
+            Some(decoded) => decoded.map(Some),
+            None => ready!(with_scratch(buffer.len(), |scratch| {
                 let read = ready!(reader.poll_read(context, scratch))?;
-                let decoded = (!read.is_empty()).then(|| decode(shared.codec, read, buffer));
+                let decoded = (!read.is_empty()).then(|| shared.codec.decode(read, buffer));
                 Poll::Ready(decoded.transpose())
-            }))
-        } else {
-            let now = self.unread.len().min(buffer.len());
-            let read: Vec<_> = self.unread.drain(..now).collect();
-            if self.unread.is_empty() {
-                *self.unread = Vec::new();
-            }
-            decode(shared.codec, &read, buffer).map(Some)
+            })),
         };
         // Sends a pong at once, if the client takes it: else the next write does. If it fails, the next write reports it, after
         // the payload has been passed on.
@@ -174,7 +159,10 @@ impl<R: Reader, W: Writer> WebSocketReader<'_, R, W> {
 
 impl<R: Reader, W: Writer> Reader for WebSocketReader<'_, R, W> {
     fn poll_readable(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if !self.unread.is_empty() || self.has_ended() {
+        let mut shared = self.shared.lock();
+        // A pong that the client has not taken yet.
+        let _is_sent = shared.poll_flush(context);
+        if shared.codec.has_unread() || shared.codec.receiver.close_frame().is_some() {
             return Poll::Ready(Ok(()));
         }
         self.reader.poll_readable(context)
@@ -185,17 +173,16 @@ impl<R: Reader, W: Writer> Reader for WebSocketReader<'_, R, W> {
         if buffer.is_empty() {
             return Poll::Ready(Ok(&[]));
         }
-        let end = self.shared.lock().codec.receiver.end().map(End::is_normal);
-        match end {
+        let mut shared = self.shared.lock();
+        match shared.codec.receiver.close_frame().map(CloseFrame::is_normal) {
             Some(true) => return Poll::Ready(Ok(&[])),
             Some(false) => {
                 // The relay resets both sides next: this is the answer to the client's close.
-                let mut shared = self.shared.lock();
                 shared.codec.sender.close();
                 let _is_sent = shared.poll_flush(context);
                 return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()));
             }
-            None => {}
+            None => drop(shared),
         }
         match ready!(self.poll_decode(context, buffer))? {
             // No limit counts pings and empty frames: without a pause a flood of them would keep this worker.
@@ -231,6 +218,7 @@ impl<W: Writer> WebSocketWriter<'_, W> {
     fn poll_close(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut shared = self.0.lock();
         shared.codec.sender.close();
+        shared.writer.mark_end();
         shared.poll_flush(context)
     }
 }
@@ -259,6 +247,10 @@ impl<W: Writer> Writer for WebSocketWriter<'_, W> {
     /// Sends the close frame only: the client may have more to send.
     fn poll_shutdown(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.poll_close(context)
+    }
+
+    fn poll_end_sent(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        self.0.lock().writer.poll_end_sent(context)
     }
 }
 

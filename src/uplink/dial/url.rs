@@ -9,6 +9,7 @@ use base64::engine::general_purpose::STANDARD;
 use percent_encoding::percent_decode_str;
 
 use crate::base::authority::{Authority, AuthorityError};
+use crate::protocol::websocket::handshake::plain_path;
 
 /// `http://[user[:password]@]host[:port][/]`, or `https://`; or `ws://[…]host[:port][/path]`, or `wss://`.
 ///
@@ -89,12 +90,9 @@ impl ProxyUrl {
     /// Parses what follows the `//` of a URL for WebSockets.
     fn parse_websocket(scheme: Scheme, rest: &str, default_port: u16) -> Result<Self, ProxyUrlError> {
         let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
-        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte);
-        if path.contains("//") || !path.bytes().all(is_plain) {
-            return Err(ProxyUrlError::WebSocketPath);
-        }
+        let path = plain_path(path).ok_or(ProxyUrlError::WebSocketPath)?;
         Ok(Self {
-            websocket: Some(path.strip_suffix('/').unwrap_or(path).into()),
+            websocket: Some(path.into()),
             ..Self::parse(scheme, authority, default_port)?
         })
     }

@@ -11,7 +11,7 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
 use super::url::{ProxyUrl, Scheme};
 use crate::protocol::websocket::handshake::{SUBPROTOCOL, UPGRADE, VERSION, accept, new_key};
-use crate::protocol::websocket::{Codec, End, Role, with_scratch};
+use crate::protocol::websocket::{CloseFrame, Codec, Role, with_scratch};
 
 /// The request for a WebSocket.
 #[derive(Debug)]
@@ -77,8 +77,6 @@ impl<'a> Upgrade<'a> {
 pub(crate) struct WebSocketStream<S> {
     stream: S,
     codec: Codec,
-    /// Bytes that were read with the answer.
-    unread: Vec<u8>,
     pings: Interval,
 }
 
@@ -89,8 +87,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocketStream<S> {
         pings.set_missed_tick_behavior(MissedTickBehavior::Delay);
         Self {
             stream,
-            codec: Codec::new(Role::Client),
-            unread: early,
+            codec: Codec::new(Role::Client, early),
             pings,
         }
     }
@@ -98,6 +95,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocketStream<S> {
     /// Returns the stream under it.
     pub(crate) fn get_ref(&self) -> &S {
         &self.stream
+    }
+
+    /// Queues a ping if one is due, and wakes the task when the next one is.
+    fn poll_pings(&mut self, context: &mut Context<'_>) {
+        while self.pings.poll_tick(context).is_ready() {
+            self.codec.sender.ping();
+        }
     }
 
     fn poll_send(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -109,23 +113,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocketStream<S> {
 
     /// Decodes the bytes of one read into `payload`. The length is `None` at the end of the stream under it.
     fn poll_decode(&mut self, context: &mut Context<'_>, payload: &mut [u8]) -> Poll<io::Result<Option<usize>>> {
-        let Self {
-            stream, codec, unread, ..
-        } = self;
-        let mut decode = |read: &[u8], payload: &mut [u8]| {
-            let decoded = codec.decode(read, payload);
-            decoded.map_err(|violation| io::Error::new(io::ErrorKind::InvalidData, violation))
-        };
-        if !unread.is_empty() {
-            let now = unread.len().min(payload.len());
-            let read: Vec<_> = unread.drain(..now).collect();
-            return Poll::Ready(decode(&read, payload).map(Some));
+        let Self { stream, codec, .. } = self;
+        if let Some(decoded) = codec.decode_unread(payload) {
+            return Poll::Ready(decoded.map(Some));
         }
         with_scratch(payload.len(), |scratch| {
             let mut buffer = ReadBuf::new(scratch);
             ready!(Pin::new(stream).poll_read(context, &mut buffer))?;
             let read = buffer.filled();
-            Poll::Ready((!read.is_empty()).then(|| decode(read, payload)).transpose())
+            Poll::Ready((!read.is_empty()).then(|| codec.decode(read, payload)).transpose())
         })
     }
 }
@@ -136,16 +132,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for WebSocketStream<S> {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        while self.pings.poll_tick(context).is_ready() {
-            self.codec.sender.ping();
-        }
+        self.poll_pings(context);
         loop {
             // Sends pings and pongs, if the peer takes them now: else the next write does. It is the next write's to fail: the
             // proxy's last bytes have the reason.
             let _is_sent = self.poll_send(context);
-            match self.codec.receiver.end() {
-                Some(end) if end.is_normal() => return Poll::Ready(Ok(())),
-                Some(end) => return Poll::Ready(Err(closed(end))),
+            match self.codec.receiver.close_frame() {
+                Some(close_frame) if close_frame.is_normal() => return Poll::Ready(Ok(())),
+                Some(close_frame) => return Poll::Ready(Err(closed(close_frame))),
                 None => {}
             }
             let payload = buffer.initialize_unfilled_to(buffer.remaining().min(MAX_READ));
@@ -167,15 +161,18 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for WebSocketStream<S> {
     }
 }
 
-fn closed(end: &End) -> io::Error {
-    let colon = if end.reason.is_empty() { "" } else { ": " };
-    let code = end.code.unwrap_or_default();
-    let text = format!("the WebSocket was closed with {code}{colon}{}", end.reason);
+fn closed(close_frame: &CloseFrame) -> io::Error {
+    let CloseFrame { code, reason } = close_frame;
+    let colon = if reason.is_empty() { "" } else { ": " };
+    let code = code.unwrap_or_default();
+    let text = format!("the WebSocket was closed with {code}{colon}{reason}");
     io::Error::new(io::ErrorKind::ConnectionReset, text)
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for WebSocketStream<S> {
+    /// Sends a ping that is due before `bytes`: nothing may be read while the reader's own output is blocked.
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.poll_pings(context);
         let Self { stream, codec, .. } = &mut *self;
         let write = |pieces: &[IoSlice<'_>]| Pin::new(&mut *stream).poll_write_vectored(context, pieces);
         codec.sender.poll_write(bytes, write)
@@ -189,7 +186,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for WebSocketStream<S> {
         self.codec.sender.close();
         ready!(self.poll_send(context))?;
         // The peer may have more to send until it has closed, too.
-        match self.codec.receiver.end() {
+        match self.codec.receiver.close_frame() {
             Some(_) => Pin::new(&mut self.stream).poll_shutdown(context),
             None => Poll::Ready(Ok(())),
         }
@@ -199,3 +196,24 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for WebSocketStream<S> {
 /// The pause between pings: load balancers close idle connections after 60 s (AWS, nginx) or 100 s (Cloudflare).
 const PING_INTERVAL: Duration = Duration::from_secs(25);
 const MAX_READ: usize = 64 * 1024;
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, duplex};
+    use tokio::time::advance;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_ping_precedes_what_is_written_while_nothing_is_read() {
+        let (ours, mut theirs) = duplex(1024);
+        let mut stream = WebSocketStream::new(ours, Vec::new());
+        for _ in 0..3 {
+            advance(PING_INTERVAL).await;
+            stream.write_all(b"x").await.unwrap();
+            let mut sent = [0; 2 + 4 + 2 + 4 + 1];
+            theirs.read_exact(&mut sent).await.unwrap();
+            assert_eq!((sent[0], sent[6]), (0x89, 0x82));
+        }
+    }
+}

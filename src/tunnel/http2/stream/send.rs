@@ -2,7 +2,7 @@
 
 use std::convert::Infallible;
 use std::future::Future;
-use std::io;
+use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -30,7 +30,9 @@ pub(super) struct SendHalf {
     /// True if only a part of the last write was taken: the rest is of the same class.
     has_rest: bool,
     finished: bool,
-    /// Completes when END_STREAM or the mark has been flushed; `None` before either is sent, and after the wait.
+    /// True if what is written ends a protocol over this one.
+    is_ending: bool,
+    /// Completes when END_STREAM, the mark or the end has been flushed; `None` before one is sent, and after the wait.
     flushed: Option<oneshot::Receiver<Infallible>>,
 }
 
@@ -45,6 +47,7 @@ impl SendHalf {
             has_rest: false,
             outgoing,
             finished: false,
+            is_ending: false,
             flushed: None,
         }
     }
@@ -132,7 +135,7 @@ impl SendHalf {
         }
     }
 
-    /// Completes when END_STREAM or the mark has been flushed, or at once if there is neither.
+    /// Completes when END_STREAM, the mark or the end has been flushed, or at once if there is none.
     fn poll_flushed(&mut self, context: &mut Context<'_>) -> Poll<()> {
         if let Some(flushed) = &mut self.flushed {
             // An error is the drop of the sender, at the flush.
@@ -218,18 +221,33 @@ impl BufferLender for StreamWriter<'_> {
 
 impl Writer for StreamWriter<'_> {
     fn poll_write(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.poll_write_vectored(context, &[IoSlice::new(bytes)])
+    }
+
+    /// The header of a WebSocket's frame is no DATA frame of its own.
+    fn poll_write_vectored(&mut self, context: &mut Context<'_>, pieces: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
+        let offered = pieces.iter().map(|piece| piece.len()).sum();
         let mut send = self.send.lock();
         if !send.has_rest {
-            send.set_class(Class::after_read(bytes.len(), BUFFER_BYTES));
+            send.set_class(Class::after_read(offered, BUFFER_BYTES));
         }
         let longest = send.class.longest_read(self.outgoing.share());
-        ready!(send.poll_permits(context, longest.min(bytes.len())))?;
-        let length = bytes.len().min(longest).min(send.stream.capacity());
-        send.has_rest = length < bytes.len();
+        ready!(send.poll_permits(context, longest.min(offered)))?;
+        let length = offered.min(longest).min(send.stream.capacity());
+        send.has_rest = length < offered;
         let mut permits = send.permits.take();
         let permits = permits.as_mut().and_then(|all| split_permits(all, length, longest));
-        let now = bytes.get(..length).unwrap_or_default().to_vec();
-        let payload = Payload::copied(now, permits, self.outgoing);
+        let mut now = Vec::with_capacity(length);
+        for piece in pieces {
+            now.extend_from_slice(piece.get(..length - now.len()).unwrap_or(piece));
+        }
+        let payload = if send.is_ending {
+            let (last, flushed) = Payload::last(now, self.outgoing);
+            send.flushed = Some(flushed);
+            last
+        } else {
+            Payload::copied(now, permits, self.outgoing)
+        };
         let sent = send.stream.send_data(payload, false).map_err(stream_error);
         send.release_capacity();
         Poll::Ready(sent.map(|()| length))
@@ -238,6 +256,10 @@ impl Writer for StreamWriter<'_> {
     fn poll_shutdown(&mut self, _context: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.send.lock().finish(Vec::new());
         Poll::Ready(Ok(()))
+    }
+
+    fn mark_end(&mut self) {
+        self.send.lock().is_ending = true;
     }
 
     fn poll_end_sent(&mut self, context: &mut Context<'_>) -> Poll<()> {
