@@ -9,5 +9,5 @@ pub(crate) mod peer;
 pub(crate) mod raw;
 mod rfc9113;
 pub(crate) mod siblings;
-mod unread;
+pub(crate) mod unread;
 mod windows;

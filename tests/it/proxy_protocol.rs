@@ -1,12 +1,10 @@
 //! The PROXY protocol: whose header is believed, what becomes of the others, and what HAProxy and we make of each
 //! other.
 
-use std::io::Write as _;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::thread;
 use std::time::Duration;
 
-use crate::harness::authority::Authority;
 use crate::harness::haproxy::HaProxy;
 use crate::harness::peer::Peer;
 use crate::harness::ports::Ports;
@@ -14,7 +12,6 @@ use crate::harness::process::{Server, Settings};
 use crate::harness::proxy::Proxy;
 use crate::harness::target::Target;
 use crate::harness::{CONFIRMATION, allow, eventually, refused, request};
-use crate::tls::client as tls;
 use serde_json::Value;
 use switchboard::tunnel::outcome::RefusalReason;
 
@@ -310,34 +307,4 @@ fn haproxy_upstream_understands_the_header() {
             assert!(answer.ends_with(&format!("\r\n\r\n{told}")), "{answer}");
         }
     }
-}
-
-/// TLS that is passed on by its name: nobody but the proxy reads it, and the client is known.
-#[test]
-fn haproxy_passes_tls_on_by_its_name_and_names_its_clients() {
-    let (authority, target) = (Authority::new(), Target::listen());
-    let issued = authority.server("server", &["ssh.example.com"]);
-    let settings = format!(
-        "listen: {{address: \"127.0.0.1:0\", tls: required, proxy_protocol: required, trusted_proxies: [127.0.0.1/32]}}\n\
-         tls: {{certificates: [{}]}}\n{}",
-        issued.setting(),
-        allow(&[("a:22", target.address())])
-    );
-    let mut server = Server::with(&Settings::new(&settings));
-    let rules = "tcp-request inspect-delay 30s\n  tcp-request content reject if { req_ssl_hello_type 1 } !{ req.ssl_sni -i ssh.example.com }\n  \
-                 tcp-request content accept if { req_ssl_hello_type 1 }";
-    let haproxy = HaProxy::relay(&format!("{rules}\n  server s {} send-proxy-v2", server.public()));
-    let config = tls::config(&authority, None);
-    let mut stream = tls::connect(haproxy.address(), &config, "ssh.example.com").unwrap();
-    tls::open(&mut stream, "a:22");
-    let mut service = target.accept();
-    stream.write_all(b"up").unwrap();
-    service.expect("up");
-    let port = stream.sock.local_addr().unwrap().port();
-    drop((stream, service));
-    assert_eq!(
-        client(&server.process.stdout.next().unwrap()),
-        known("127.0.0.1", port.into())
-    );
-    assert!(tls::connect(haproxy.address(), &config, "other.example.com").is_err());
 }

@@ -9,7 +9,7 @@ mod ended;
 mod faults;
 mod middle;
 mod owner;
-mod rollout;
+pub(crate) mod rollout;
 mod stops;
 mod uplinks;
 mod withdrawal;

@@ -2,6 +2,7 @@
 
 mod certificates;
 pub(crate) mod client;
+mod passthrough;
 mod records;
 mod revocation;
 mod settings;

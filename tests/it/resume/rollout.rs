@@ -61,18 +61,18 @@ impl Drop for Typist {
 }
 
 /// The servers behind the replicas, which share one port.
-struct Stage {
-    sshd: Sshd,
+pub(crate) struct Stage {
+    pub(crate) sshd: Sshd,
     anchor: Anchor,
     echoing: Anchor,
     _echo: Echo,
-    address: SocketAddr,
+    pub(crate) address: SocketAddr,
     _port: Closed,
     directory: TempDir,
 }
 
 impl Stage {
-    fn start() -> Self {
+    pub(crate) fn start() -> Self {
         let directory = tempfile::Builder::new().prefix("switchboard-").tempdir().unwrap();
         let (sshd, echo, port) = (Sshd::start(directory.path()), Echo::listen(), Closed::bind());
         Self {
@@ -86,8 +86,11 @@ impl Stage {
         }
     }
 
-    fn replica(&self) -> Proxy {
-        let listen = format!("address: \"{}\", reuse_port: true", self.address);
+    pub(crate) fn replica(&self) -> Proxy {
+        let listen = format!(
+            "address: \"{}\", reuse_port: true, websocket: {{path: /ssh}}",
+            self.address
+        );
         let more = format!(
             "    - {{name: \"{ECHO}\", addresses: [\"{}\"]}}\n\
              limits: {{tunnel: {{upload: {RATE}}}, client: {{{UNLIMITED}}}}}\n",
@@ -97,17 +100,22 @@ impl Stage {
     }
 
     fn command(&self, name: &str) -> Command {
-        let binary = ours();
-        let proxy_command = format!("{binary} connect --proxy http://{} %h:%p", self.address);
+        self.command_by(
+            &format!("{} connect --proxy http://{} %h:%p", ours(), self.address),
+            name,
+        )
+    }
+
+    pub(crate) fn command_by(&self, proxy_command: &str, name: &str) -> Command {
         let directory = self.directory.path();
         let mut command = quiet(program(name, "openssh-client"));
         command
-            .args(options(directory, &self.sshd.user, &proxy_command))
+            .args(options(directory, &self.sshd.user, proxy_command))
             .current_dir(directory);
         command
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }
 

@@ -113,31 +113,27 @@ fn a_refusal_of_the_proxy_is_one_of_its_own_step() {
     );
 }
 
-/// The credential is in the field for servers, and a 401 asks for it. From a load balancer it counts as one in clear, unless that
-/// is trusted to take TLS only.
+/// The credential is in the field for servers, and a 401 asks for it.
 #[test]
-fn a_credential_is_that_of_a_server_and_is_in_clear_behind_a_balancer_that_is_not_trusted() {
+fn a_credential_is_that_of_a_server() {
     let folder = tempfile::tempdir().unwrap();
     let users = folder.path().join("users");
     fs::write(&users, LINE).unwrap();
     let target = Target::listen();
-    let start = |more: &str| {
-        let listen = format!("listen: {{address: \"127.0.0.1:0\", {more}}}\n");
+    let plain = {
         let access = format!("access: {{mode: enforce, users: {{file: \"{}\"}}}}\n", users.display());
         let list = format!(
             "allowlist:\n  static:\n    - {{name: \"devbox:22\", addresses: [\"{}\"], allowed_users: [alice]}}\n",
             target.address()
         );
-        Proxy::start(&format!("{listen}ssh_only: false\n{access}{list}"))
+        Proxy::start(&format!("{}ssh_only: false\n{access}{list}", super::LISTEN))
     };
     let basic = ("Authorization", "Basic YWxpY2U6Y29ycmVjdA==");
-    let forwarded = ("X-Forwarded-For", "192.0.2.1");
     let asks = |proxy: &Proxy, fields: &[(&str, &str)]| {
         let mut client = proxy.client(super::upgrade("/ssh/devbox:22", fields));
         let head = client.read_exact::<12>();
         (String::from_utf8(head.to_vec()).unwrap(), client)
     };
-    let plain = start("websocket: {path: /ssh}");
     let (status, mut client) = asks(&plain, &[]);
     assert_eq!(status, "HTTP/1.1 401");
     let rest = client.rest_as_text();
@@ -151,14 +147,4 @@ fn a_credential_is_that_of_a_server_and_is_in_clear_behind_a_balancer_that_is_no
         asks(&plain, &[basic, ("Proxy-Authorization", basic.1)]).0,
         "HTTP/1.1 401"
     );
-    assert_eq!(asks(&plain, &[basic, forwarded]).0, "HTTP/1.1 403");
-    let trusted = "trusted_proxies: [127.0.0.0/8]";
-    let with_trust = start(&format!("websocket: {{path: /ssh, trusted_tls: true}}, {trusted}"));
-    assert_eq!(asks(&with_trust, &[basic, forwarded]).0, "HTTP/1.1 101");
-    let https = ("X-Forwarded-Proto", "https");
-    assert_eq!(asks(&with_trust, &[basic, forwarded, https]).0, "HTTP/1.1 101");
-    let http = ("X-Forwarded-Proto", "http");
-    assert_eq!(asks(&with_trust, &[basic, forwarded, http]).0, "HTTP/1.1 403");
-    let without_trust = start(&format!("websocket: {{path: /ssh}}, {trusted}"));
-    assert_eq!(asks(&without_trust, &[basic, forwarded]).0, "HTTP/1.1 403");
 }
