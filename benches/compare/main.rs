@@ -34,6 +34,7 @@ mod scenarios;
 mod secure;
 mod target;
 mod typing;
+mod websocket;
 
 /// What the command line asks for.
 struct Wanted {
@@ -191,9 +192,10 @@ fn programs(wanted: &Wanted) -> io::Result<Vec<Program>> {
 }
 
 /// Scenarios that start a process of their own.
-const ALONE: [(&str, RunAlone); 7] = [
+const ALONE: [(&str, RunAlone); 8] = [
     ("idle", scenarios::idle),
     ("tls-idle", protocols::idle_tls),
+    ("ws-idle", protocols::idle_websockets),
     ("h2-idle", protocols::idle_http2),
     ("pinned", scenarios::pinned),
     ("anchor-tunnels", anchors::tunnels),

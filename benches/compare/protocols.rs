@@ -3,17 +3,18 @@
 use std::io;
 use std::net::SocketAddr;
 
-use crate::load::{Bulk, open_many, set_ups};
+use crate::load::{Bulk, open_many, round_trips, set_ups};
 use crate::proxies::{Kind, Machine, Program, Proxy};
 use crate::route::Route;
 use crate::scenarios::{
-    CLIENTS, Effort, Figure, Scenario, WARM_UP, carry, common, counted_set_ups, held_by_idle, http,
+    CLIENTS, Effort, Figure, Scenario, WARM_UP, carry, common, counted_set_ups, held_by_idle, http, micros, ours,
+    percentile,
 };
 use crate::secure::Security;
 use crate::target::Role::{self, Download, Echo, Upload};
 
 /// In the order of a round.
-pub(crate) const SCENARIOS: [Scenario; 11] = [
+pub(crate) const SCENARIOS: [Scenario; 15] = [
     common("tls-down8", |proxy, effort| {
         tls(proxy, effort, Download, 8, ["tls-down8.cpu", "tls-down8.rate"])
     }),
@@ -25,6 +26,14 @@ pub(crate) const SCENARIOS: [Scenario; 11] = [
     }),
     common("tls-up1", |proxy, effort| {
         tls(proxy, effort, Upload, 1, ["tls-up1.cpu", "tls-up1.rate"])
+    }),
+    ours("tls-trip", |proxy, effort| trip(proxy, effort, false, "tls-trip.p50")),
+    ours("ws-trip", |proxy, effort| trip(proxy, effort, true, "ws-trip.p50")),
+    ours("ws-down8", |proxy, effort| {
+        websocket(proxy, effort, Download, ["ws-down8.cpu", "ws-down8.rate"])
+    }),
+    ours("ws-up8", |proxy, effort| {
+        websocket(proxy, effort, Upload, ["ws-up8.cpu", "ws-up8.rate"])
     }),
     common("tls-full", full),
     common("tls-resumed", resumed),
@@ -51,6 +60,25 @@ fn tls(proxy: &Proxy, effort: Effort, role: Role, tunnels: usize, rows: [&'stati
     let security = Security::new(HTTP1)?;
     let bulk = Bulk::start(Route::through(proxy).secured(&security), role, tunnels)?;
     Ok(carry(proxy, &bulk, effort.period).figures(rows))
+}
+
+/// Eight WebSockets by TLS.
+fn websocket(proxy: &Proxy, effort: Effort, role: Role, rows: [&'static str; 2]) -> io::Result<Vec<Figure>> {
+    let security = Security::new(HTTP1)?;
+    let route = Route::through(proxy).secured(&security).by_websocket();
+    let bulk = Bulk::start(route, role, 8)?;
+    Ok(carry(proxy, &bulk, effort.period).figures(rows))
+}
+
+/// Round trips by TLS, or by a WebSocket in it.
+fn trip(proxy: &Proxy, effort: Effort, is_websocket: bool, row: &'static str) -> io::Result<Vec<Figure>> {
+    let security = Security::new(HTTP1)?;
+    let route = Route::through(proxy).secured(&security);
+    let route = if is_websocket { route.by_websocket() } else { route };
+    let mut tunnel = [route.open(Echo)?];
+    round_trips(&mut tunnel, WARM_UP)?;
+    let times = round_trips(&mut tunnel, effort.period)?;
+    Ok(vec![(row, micros(percentile(&times, 0.5)))])
 }
 
 /// HTTP/2 by TLS, all tunnels on one connection.
@@ -94,6 +122,18 @@ pub(crate) fn idle_tls(program: &Program, target: SocketAddr, effort: Effort) ->
     let route = Route::through(&proxy).secured(&security);
     let ([memory, _], _tunnels) = held_by_idle(&proxy, effort.idle_tunnels, |count| open_many(route, count))?;
     Ok(vec![("tls-idle.memory", memory)])
+}
+
+/// Idle WebSockets by TLS.
+pub(crate) fn idle_websockets(program: &Program, target: SocketAddr, effort: Effort) -> io::Result<Vec<Figure>> {
+    if program.kind != Kind::Switchboard {
+        return Ok(Vec::new());
+    }
+    let proxy = program.start(target, &Machine::default())?;
+    let security = Security::new(HTTP1)?;
+    let route = Route::through(&proxy).secured(&security).by_websocket();
+    let ([memory, _], _tunnels) = held_by_idle(&proxy, effort.idle_tunnels, |count| open_many(route, count))?;
+    Ok(vec![("ws-idle.memory", memory)])
 }
 
 /// Idle tunnels by HTTP/2 and TLS: many on a connection, and each on one of its own.

@@ -1,11 +1,12 @@
 //! The way through a proxy to the target, and a tunnel on that way.
 
-use std::io::{self, Read, Write};
+use std::io::{self, IoSlice, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
 use crate::proxies::{Kind, Proxy};
 use crate::secure::{Security, Session};
 use crate::target::{ANSWER, Role};
+use crate::websocket::WebSocket;
 
 /// The way to the target.
 #[derive(Clone, Copy, Debug)]
@@ -16,6 +17,7 @@ pub(crate) struct Route<'a> {
     pub(crate) name: Option<&'a str>,
     /// `None` without TLS.
     pub(crate) security: Option<&'a Security>,
+    is_websocket: bool,
 }
 
 impl Route<'static> {
@@ -26,6 +28,7 @@ impl Route<'static> {
             tls: proxy.tls_address,
             name: (proxy.kind != Kind::HaProxy).then_some("target.bench:22"),
             security: None,
+            is_websocket: false,
         }
     }
 
@@ -60,6 +63,14 @@ impl<'a> Route<'a> {
         }
     }
 
+    /// The same way by a WebSocket.
+    pub(crate) fn by_websocket(self) -> Self {
+        Self {
+            is_websocket: true,
+            ..self
+        }
+    }
+
     /// Where it begins.
     pub(crate) fn address(&self) -> SocketAddr {
         self.security.map_or(self.plain, |_| self.tls)
@@ -71,6 +82,11 @@ impl<'a> Route<'a> {
             return self.open(Role::Echo);
         };
         let mut tunnel = self.connect()?;
+        if self.is_websocket {
+            tunnel.write_all(upgrade(name).as_bytes())?;
+            check_answer(&read_until(&mut tunnel, b"\r\n\r\n", 512)?, b"HTTP/1.1 101 ")?;
+            return Ok(Tunnel::WebSocket(Box::new(WebSocket::new(tunnel))));
+        }
         tunnel.write_all(head(name).as_bytes())?;
         // The announcement of an anchor may come with the answer.
         let at_once = if name.ends_with(ANCHORED) { 1 } else { 512 };
@@ -112,6 +128,7 @@ impl<'a> Route<'a> {
 pub(crate) enum Tunnel {
     Plain(TcpStream),
     Tls(Box<Session>),
+    WebSocket(Box<WebSocket>),
 }
 
 impl Tunnel {
@@ -119,7 +136,7 @@ impl Tunnel {
     pub(crate) fn try_clone(&self) -> io::Result<Self> {
         match self {
             Self::Plain(socket) => Ok(Self::Plain(socket.try_clone()?)),
-            Self::Tls(_) => Err(io::ErrorKind::Unsupported.into()),
+            Self::Tls(_) | Self::WebSocket(_) => Err(io::ErrorKind::Unsupported.into()),
         }
     }
 
@@ -128,6 +145,7 @@ impl Tunnel {
         match self {
             Self::Plain(socket) => socket.try_clone(),
             Self::Tls(session) => session.sock.get_ref().try_clone(),
+            Self::WebSocket(websocket) => websocket.tunnel.socket(),
         }
     }
 }
@@ -137,6 +155,7 @@ impl Read for Tunnel {
         match self {
             Self::Plain(socket) => socket.read(room),
             Self::Tls(session) => session.read(room),
+            Self::WebSocket(websocket) => websocket.read(room),
         }
     }
 }
@@ -146,6 +165,15 @@ impl Write for Tunnel {
         match self {
             Self::Plain(socket) => socket.write(bytes),
             Self::Tls(session) => session.write(bytes),
+            Self::WebSocket(websocket) => websocket.write(bytes),
+        }
+    }
+
+    fn write_vectored(&mut self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
+        match self {
+            Self::Plain(socket) => socket.write_vectored(pieces),
+            Self::Tls(session) => session.write_vectored(pieces),
+            Self::WebSocket(_) => Err(io::ErrorKind::Unsupported.into()),
         }
     }
 
@@ -153,6 +181,7 @@ impl Write for Tunnel {
         match self {
             Self::Plain(socket) => socket.flush(),
             Self::Tls(session) => session.flush(),
+            Self::WebSocket(websocket) => websocket.flush(),
         }
     }
 }
@@ -162,6 +191,13 @@ pub(crate) const ANCHORED: &str = ".anchored:22";
 
 pub(crate) fn head(name: &str) -> String {
     format!("CONNECT {name} HTTP/1.1\r\nHost: {name}\r\n\r\n")
+}
+
+fn upgrade(name: &str) -> String {
+    format!(
+        "GET /ssh/{name} HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
+         Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Protocol: switchboard.v1\r\n\r\n"
+    )
 }
 
 fn read_until(tunnel: &mut Tunnel, end: &[u8], at_once: usize) -> io::Result<Vec<u8>> {
@@ -180,7 +216,11 @@ fn read_until(tunnel: &mut Tunnel, end: &[u8], at_once: usize) -> io::Result<Vec
 }
 
 pub(crate) fn check_confirmed(answer: &[u8]) -> io::Result<()> {
-    if answer.starts_with(b"HTTP/1.1 200 ") {
+    check_answer(answer, b"HTTP/1.1 200 ")
+}
+
+fn check_answer(answer: &[u8], start: &[u8]) -> io::Result<()> {
+    if answer.starts_with(start) {
         return Ok(());
     }
     let line = String::from_utf8_lossy(answer);

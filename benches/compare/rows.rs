@@ -54,7 +54,7 @@ const fn more(id: &'static str, label: &'static str, digits: usize, goal: Goal) 
 }
 
 /// All of them, in the order of the table.
-pub(crate) const ROWS: [Row; 77] = [
+pub(crate) const ROWS: [Row; 84] = [
     less("down8.cpu", "download, 8 tunnels: CPU-s per GiB", 3, OfEnvoy(0.45)),
     more("down8.rate", "download, 8 tunnels: GiB/s", 2, OfEnvoy(1.1)),
     less("down1.cpu", "download, 1 tunnel: CPU-s per GiB", 3, OfEnvoy(0.75)),
@@ -121,6 +121,28 @@ pub(crate) const ROWS: [Row; 77] = [
     more("tls-up8.rate", "TLS upload, 8 tunnels: GiB/s", 2, Goal::None),
     less("tls-up1.cpu", "TLS upload, 1 tunnel: CPU-s per GiB", 3, OfEnvoy(0.9)),
     more("tls-up1.rate", "TLS upload, 1 tunnel: GiB/s", 2, Goal::None),
+    less("tls-trip.p50", "TLS 64-byte round trip: p50 µs", 0, Goal::None),
+    less(
+        "ws-trip.p50",
+        "WebSocket 64-byte round trip: p50 µs",
+        0,
+        OfRow("tls-trip.p50", 1.1),
+    ),
+    less(
+        "ws-down8.cpu",
+        "WebSocket download, 8 tunnels: CPU-s per GiB",
+        3,
+        OfRow("tls-down8.cpu", 1.3),
+    ),
+    more("ws-down8.rate", "WebSocket download, 8 tunnels: GiB/s", 2, Goal::None),
+    less(
+        "ws-up8.cpu",
+        "WebSocket upload, 8 tunnels: CPU-s per GiB",
+        3,
+        OfRow("tls-up8.cpu", 1.3),
+    ),
+    more("ws-up8.rate", "WebSocket upload, 8 tunnels: GiB/s", 2, Goal::None),
+    less("ws-idle.memory", "idle WebSocket: KiB", 1, Goal::None),
     more("tls-full.rate", "TLS set-up, full: tunnels/s", 0, Goal::None),
     less("tls-full.cpu", "TLS set-up, full: CPU µs per tunnel", 1, OfEnvoy(0.8)),
     less("tls-full.p99", "TLS set-up, full: p99 ms", 2, Goal::None),

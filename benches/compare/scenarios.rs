@@ -53,7 +53,7 @@ const fn with_floor(name: &'static str, run: Load) -> Scenario {
     Scenario { name, run, kinds }
 }
 
-const fn ours(name: &'static str, run: Load) -> Scenario {
+pub(crate) const fn ours(name: &'static str, run: Load) -> Scenario {
     let kinds = &[Kind::Switchboard];
     Scenario { name, run, kinds }
 }
