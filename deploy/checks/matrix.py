@@ -31,7 +31,7 @@ kubernetes_validate.utils.schema_contents = functools.lru_cache(None)(kubernetes
 objects.VERSIONS = objects.VERSIONS[-1:]
 
 # Sections whose objects the default values do not have: null in them is tried with all of them enabled.
-RICH = ("config", "access", "tls", "autoscaling", "checkHook", "configCheck", "ports", "service", "volumes", "deployment")
+RICH = ("config", "access", "tls", "autoscaling", "checkHook", "configCheck", "ports", "service", "tlsRoute", "volumes", "deployment")
 # An answer of helm that is no sentence of the chart.
 UNCLEAR = re.compile(r"nil pointer|YAML parse error|error converting YAML|can't evaluate|wrong type for value|interface \{\}|incompatible types")
 

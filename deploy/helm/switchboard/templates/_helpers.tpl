@@ -203,6 +203,7 @@ true
 {{- define "switchboard.listener" -}}
 {{- $address := printf "%s:%d" .port.address (int .port.port) -}}
 {{- $listener := dict "address" $address -}}
+{{- $trusted := list -}}
 {{- if ne .tls "off" -}}
 {{- $_ := set $listener "tls" .tls -}}
 {{- end -}}
@@ -211,7 +212,21 @@ true
 {{- fail (printf "ports.%s.proxyProtocol needs trustedIPs: anyone could claim any address" .name) -}}
 {{- end -}}
 {{- $_ := set $listener "proxy_protocol" .port.proxyProtocol.mode -}}
-{{- $_ := set $listener "trusted_proxies" .port.proxyProtocol.trustedIPs -}}
+{{- $trusted = .port.proxyProtocol.trustedIPs -}}
+{{- end -}}
+{{- with .port.websocket -}}
+{{- if .path -}}
+{{- if and .trustedTLS (not .trustedIPs) -}}
+{{- fail (printf "ports.%s.websocket.trustedTLS needs trustedIPs: any client could count as one of TLS" $.name) -}}
+{{- end -}}
+{{- $trusted = concat $trusted .trustedIPs | uniq -}}
+{{- $_ := set $listener "websocket" (dict "path" .path "trusted_tls" .trustedTLS) -}}
+{{- else if or .trustedIPs .trustedTLS -}}
+{{- fail (printf "ports.%s.websocket has no effect without its path" $.name) -}}
+{{- end -}}
+{{- end -}}
+{{- with $trusted -}}
+{{- $_ := set $listener "trusted_proxies" . -}}
 {{- end -}}
 {{- if ne .port.refusals "http" -}}
 {{- $_ := set $listener "refusals" .port.refusals -}}
@@ -436,6 +451,6 @@ and v1/Service is missing among them. */ -}}
 {{- define "switchboard.needsKind" -}}
 {{- $kinds := .root.Capabilities.APIVersions -}}
 {{- if and ($kinds.Has "v1/Service") (not ($kinds.Has .kind)) -}}
-{{- fail (printf "%s needs the custom resource %s, which this cluster does not have: install the Prometheus operator first, or set it to false" .key .kind) -}}
+{{- fail (printf "%s needs the custom resource %s, which this cluster does not have: install it first, or set the key to false" .key .kind) -}}
 {{- end -}}
 {{- end -}}

@@ -223,8 +223,16 @@ together. deploy/checks/matrix.py compares the sentences with those of the progr
 {{- include "switchboard.refuseNetworks" (dict "to" $to "at" (printf "%s.trusted_proxies" $at) "list" $port.trusted_proxies) -}}
 {{- if and (eq (default "off" $port.proxy_protocol) "required") (not $port.trusted_proxies) -}}
 {{- include "switchboard.fault" (dict "to" $to "at" (printf "%s.proxy_protocol" $at) "is" "needs `trusted_proxies`: without it any client could claim any address") -}}
-{{- else if and (eq (default "off" $port.proxy_protocol) "off") $port.trusted_proxies -}}
-{{- include "switchboard.fault" (dict "to" $to "at" (printf "%s.trusted_proxies" $at) "is" "has no effect without `proxy_protocol: required`") -}}
+{{- else if and (eq (default "off" $port.proxy_protocol) "off") $port.trusted_proxies (not $port.websocket) -}}
+{{- include "switchboard.fault" (dict "to" $to "at" (printf "%s.trusted_proxies" $at) "is" "has no effect without `proxy_protocol: required` or `websocket`") -}}
+{{- end -}}
+{{- with $port.websocket -}}
+{{- if not (regexMatch "^/([A-Za-z0-9._~-]+(/[A-Za-z0-9._~-]+)*/?)?$" (toString .path)) -}}
+{{- include "switchboard.fault" (dict "to" $to "at" (printf "%s.websocket.path" $at) "is" (printf "expected a path such as `/ssh`, of letters, digits and `-._~/` (found `%v`)" .path)) -}}
+{{- end -}}
+{{- if and .trusted_tls (not $port.trusted_proxies) -}}
+{{- include "switchboard.fault" (dict "to" $to "at" (printf "%s.websocket.trusted_tls" $at) "is" "needs `trusted_proxies`: without it any client could count as one of TLS") -}}
+{{- end -}}
 {{- end -}}
 {{- range $other := $before -}}
 {{- $isPair := and (hasPrefix "[::]:" $port.address) (hasPrefix "0.0.0.0:" $other.address) | or (and (hasPrefix "[::]:" $other.address) (hasPrefix "0.0.0.0:" $port.address)) -}}
