@@ -104,13 +104,21 @@ pub(crate) fn is_refusal_of_an_end(error: &io::Error) -> bool {
     error.raw_os_error().is_some() && !is_lost
 }
 
+/// Sends a FIN after all that was written.
+///
+/// # Errors
+/// The error of shutdown(2), such as for a socket that has been reset.
+pub(crate) fn finish(stream: &TcpStream) -> io::Result<()> {
+    SockRef::from(stream).shutdown(Shutdown::Write)
+}
+
 /// Sends a FIN after all that was written, then waits for the peer's, within bounds of time and bytes.
 ///
 /// The caller drops the socket next. A close with unread input makes the kernel send a reset, and a reset may
 /// make the peer's kernel discard what the peer has not read (RFC 9112 section 9.6): the refusal or the tail of an
 /// upload would be lost. The input is discarded.
 pub(crate) async fn close_gently(stream: &TcpStream) {
-    if SockRef::from(stream).shutdown(Shutdown::Write).is_ok() {
+    if finish(stream).is_ok() {
         // The socket is dropped next in any case.
         timeout(LINGER, discard(stream)).await.ok();
     }

@@ -11,7 +11,8 @@ use tokio::net::tcp::{ReadHalf, WriteHalf};
 
 use super::socket;
 
-/// One end of a tunnel: a socket, a TLS stream, a stream of an HTTP/2 connection, or a WebSocket over one of them.
+/// One end of a tunnel: a socket, a TLS stream, a stream of an HTTP/2 connection, a WebSocket over one of them, or a channel of
+/// an SSH connection.
 pub trait Transport: Send {
     /// The half that reads.
     type Reader<'a>: Reader

@@ -1,4 +1,5 @@
-//! The part of SSH that the proxy reads: identification lines (RFC 4253 section 4.2). The message that it writes is in
-//! `protocol::ssh_disconnect`.
+//! The SSH of the proxy: identification lines (RFC 4253 section 4.2), which it reads, and the server of the jump host. The
+//! message that it writes is in `protocol::ssh_disconnect`.
 
 pub mod identification;
+pub mod jump;

@@ -9,6 +9,7 @@ use tokio::net::{TcpStream, tcp};
 pub use self::websocket::WebSocket;
 use self::websocket::{WebSocketReader, WebSocketWriter};
 use super::http2;
+use super::ssh::jump;
 use crate::net::tls::TlsStream;
 use crate::net::transport::{BufferLender, BulkMode, Reader, Transport, Writer};
 
@@ -25,6 +26,8 @@ pub enum Stream {
     Http2(Box<http2::Stream>),
     /// A WebSocket connection on one of the others.
     WebSocket(Box<WebSocket<Self>>),
+    /// A channel of an SSH connection.
+    Ssh(Box<jump::Channel>),
 }
 
 // An idle tunnel has two of them for days.
@@ -78,6 +81,12 @@ fn shutdown_gracefully(websocket: &mut WebSocket<Stream>) -> BoxedStep<'_> {
     Box::pin(websocket.shutdown_gracefully())
 }
 
+impl From<jump::Channel> for Stream {
+    fn from(channel: jump::Channel) -> Self {
+        Self::Ssh(Box::new(channel))
+    }
+}
+
 impl Transport for Stream {
     type Reader<'a> = ReadHalf<'a>;
     type Writer<'a> = WriteHalf<'a>;
@@ -88,6 +97,7 @@ impl Transport for Stream {
             Self::Tls(session) => session.bulk_mode(),
             Self::Http2(stream) => stream.bulk_mode(),
             Self::WebSocket(websocket) => websocket.bulk_mode(),
+            Self::Ssh(channel) => channel.bulk_mode(),
         }
     }
 
@@ -112,6 +122,10 @@ impl Transport for Stream {
                     WriteHalf::WebSocket(Box::new(writer)),
                 )
             }
+            Self::Ssh(channel) => {
+                let (reader, writer) = channel.split();
+                (ReadHalf::Ssh(reader), WriteHalf::Ssh(writer))
+            }
         }
     }
 
@@ -119,7 +133,7 @@ impl Transport for Stream {
         match self {
             Self::Tcp(socket) => socket.keep_unsent_below(unsent),
             Self::Tls(session) => session.keep_unsent_below(unsent),
-            Self::Http2(_) => {}
+            Self::Http2(_) | Self::Ssh(_) => {}
             Self::WebSocket(websocket) => websocket.keep_unsent_below(unsent),
         }
     }
@@ -130,6 +144,7 @@ impl Transport for Stream {
             Self::Tls(session) => session.reset_on_drop(),
             Self::Http2(stream) => stream.reset_on_drop(),
             Self::WebSocket(websocket) => websocket.reset_on_drop(),
+            Self::Ssh(channel) => channel.reset_on_drop(),
         }
     }
 
@@ -139,6 +154,7 @@ impl Transport for Stream {
             Self::Tls(session) => session.abort().await,
             Self::Http2(stream) => stream.abort().await,
             Self::WebSocket(websocket) => abort(websocket).await,
+            Self::Ssh(channel) => channel.abort().await,
         }
     }
 
@@ -146,6 +162,7 @@ impl Transport for Stream {
         match self {
             Self::Tcp(_) | Self::Tls(_) => {}
             Self::Http2(stream) => stream.sent().await,
+            Self::Ssh(channel) => channel.sent().await,
             Self::WebSocket(websocket) => sent(websocket).await,
         }
     }
@@ -156,6 +173,7 @@ impl Transport for Stream {
             Self::Tls(session) => session.shutdown_gracefully().await,
             Self::Http2(stream) => stream.shutdown_gracefully().await,
             Self::WebSocket(websocket) => shutdown_gracefully(websocket).await,
+            Self::Ssh(channel) => channel.shutdown_gracefully().await,
         }
     }
 }
@@ -171,6 +189,8 @@ pub enum ReadHalf<'a> {
     Http2(<http2::Stream as Transport>::Reader<'a>),
     /// Of a WebSocket connection.
     WebSocket(Box<WebSocketReader<'a, Self, WriteHalf<'a>>>),
+    /// Of a channel of an SSH connection.
+    Ssh(<jump::Channel as Transport>::Reader<'a>),
 }
 
 fn failed<'a>(reader: &'a mut WebSocketReader<'_, ReadHalf<'_>, WriteHalf<'_>>) -> BoxedStep<'a, io::Error> {
@@ -188,6 +208,7 @@ impl<'a> ReadHalf<'a> {
             Self::Tls(reader) => reader,
             Self::Http2(reader) => reader,
             Self::WebSocket(reader) => &mut **reader,
+            Self::Ssh(reader) => reader,
         }
     }
 }
@@ -207,6 +228,7 @@ impl Reader for ReadHalf<'_> {
             Self::Tls(reader) => reader.failed().await,
             Self::Http2(reader) => reader.failed().await,
             Self::WebSocket(reader) => failed(reader).await,
+            Self::Ssh(reader) => reader.failed().await,
         }
     }
 
@@ -216,13 +238,14 @@ impl Reader for ReadHalf<'_> {
             Self::Tls(reader) => reader.ended().await,
             Self::Http2(reader) => reader.ended().await,
             Self::WebSocket(reader) => ended(reader).await,
+            Self::Ssh(reader) => reader.ended().await,
         }
     }
 
     fn socket(&self) -> Option<&TcpStream> {
         match self {
             Self::Tcp(reader) => reader.socket(),
-            Self::Tls(_) | Self::Http2(_) | Self::WebSocket(_) => None,
+            Self::Tls(_) | Self::Http2(_) | Self::WebSocket(_) | Self::Ssh(_) => None,
         }
     }
 }
@@ -238,6 +261,8 @@ pub enum WriteHalf<'a> {
     Http2(<http2::Stream as Transport>::Writer<'a>),
     /// Of a WebSocket connection.
     WebSocket(Box<WebSocketWriter<'a, Self>>),
+    /// Of a channel of an SSH connection.
+    Ssh(<jump::Channel as Transport>::Writer<'a>),
 }
 
 impl<'a> WriteHalf<'a> {
@@ -247,6 +272,7 @@ impl<'a> WriteHalf<'a> {
             Self::Tls(writer) => writer,
             Self::Http2(writer) => writer,
             Self::WebSocket(writer) => &**writer,
+            Self::Ssh(writer) => writer,
         }
     }
 
@@ -256,6 +282,7 @@ impl<'a> WriteHalf<'a> {
             Self::Tls(writer) => writer,
             Self::Http2(writer) => writer,
             Self::WebSocket(writer) => &mut **writer,
+            Self::Ssh(writer) => writer,
         }
     }
 }

@@ -49,13 +49,16 @@ const PROGRAMS: [&[&str]; 2] = [
 const KNOTS: [&str; 0] = [];
 
 /// The files that may gate modules.
-const GATED: [&str; 5] = ["", "base", "net", "tunnel", "cli"];
+const GATED: [&str; 6] = ["", "base", "net", "tunnel", "tunnel::ssh::jump", "cli"];
 
 /// The features that add modules to a build, each with the modules of those before it.
-const FEATURES: [&str; 2] = ["anchor", "server"];
+const FEATURES: [&str; 3] = ["anchor", "server", "jump"];
+
+/// The module with a twin for the builds without its feature, so that its users need no gates.
+const TWIN: &str = "tunnel::ssh::jump::server";
 
 /// The modules that may name a crate, with all below them. Crates that are not listed are free to all.
-const OWNERS: [(&str, &[&str]); 38] = [
+const OWNERS: [(&str, &[&str]); 39] = [
     ("anyhow", &["cli", "client", "uplink"]),
     ("arc_swap", &["policy"]),
     ("argon2", &["policy::access::passwords"]),
@@ -97,6 +100,7 @@ const OWNERS: [(&str, &[&str]); 38] = [
             "policy::access::grants",
             "proxy",
             "tunnel::http2",
+            "tunnel::ssh::jump",
         ],
     ),
     ("granit_parser", &["base::yaml"]),
@@ -154,6 +158,7 @@ const OWNERS: [(&str, &[&str]); 38] = [
             "tunnel::target_metrics",
         ],
     ),
+    ("russh", &["tunnel::ssh::jump"]),
     (
         "rustix",
         &[
@@ -200,6 +205,7 @@ const OWNERS: [(&str, &[&str]); 38] = [
             "kubernetes::users",
             "policy::access::credentials",
             "protocol::ticket",
+            "tunnel::ssh::jump",
             "uplink::credentials",
             "uplink::dial",
         ],
@@ -352,13 +358,15 @@ fn a_module_imports_nothing_that_one_of_its_builds_lacks() {
 }
 
 #[test]
-fn gates_stand_before_modules_in_five_files() {
+fn gates_stand_before_modules_in_six_files() {
     for source in Sources::read().iter() {
         let (name, path) = (source.name(), source.path.display());
         let count = ["cfg(feature", "cfg(not(feature"].map(|gate| source.code.matches(gate).count());
         let allowed = match &*name {
             // A module, its program and its call.
             "cli" => [7, 3],
+            // A twin.
+            "tunnel::ssh::jump" => [1, 1],
             name if GATED.contains(&name) => [gates(&fs::read_to_string(&source.path).unwrap()).len(), 0],
             _ => [0; 2],
         };
@@ -487,12 +495,14 @@ impl Builds {
         let mut all = BTreeMap::new();
         for file in GATED {
             let name = if file.is_empty() { "lib" } else { file };
-            let text = fs::read_to_string(root().join(format!("src/{name}.rs"))).unwrap();
+            let path = format!("src/{}.rs", name.replace("::", "/"));
+            let text = fs::read_to_string(root().join(path)).unwrap();
             let own: ModulePath = file.split_terminator("::").map(str::to_owned).collect();
             all.extend(
                 gates(&text)
                     .into_iter()
-                    .map(|(name, build)| ([&own[..], &[name]].concat(), build)),
+                    .map(|(name, build)| ([&own[..], &[name]].concat(), build))
+                    .filter(|(module, _)| module.join("::") != TWIN),
             );
         }
         Self(all)

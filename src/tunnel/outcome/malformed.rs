@@ -36,6 +36,8 @@ pub enum Malformed {
     WebSocketKey,
     /// A WebSocket request for another subprotocol.
     Subprotocol,
+    /// The connection of a jump host breaks RFC 4253.
+    NotSsh,
 }
 
 impl Malformed {
@@ -57,6 +59,7 @@ impl Malformed {
             Self::Frame => "the HTTP/2 connection is malformed",
             Self::WebSocketKey => "the Sec-WebSocket-Key is missing or malformed",
             Self::Subprotocol => "the WebSocket subprotocol must be switchboard.v1",
+            Self::NotSsh => "the SSH connection is malformed",
         }
     }
 }

@@ -1,0 +1,95 @@
+//! The requests of an SSH connection: a login, then a channel for each tunnel.
+
+use std::fmt;
+
+use tokio::sync::oneshot;
+
+use super::channel::Channel;
+use crate::base::secret::Secret;
+
+/// The next thing that a client wants.
+#[derive(Debug)]
+pub enum Event {
+    /// To log in: the keys are exchanged.
+    KeysExchanged,
+    /// It presents a credential.
+    Login(Login),
+    /// It is authenticated.
+    LoggedIn,
+    /// It wants a tunnel.
+    Channel(ChannelRequest),
+}
+
+/// A credential, of the method `password` or `keyboard-interactive` (RFC 4252 section 8, RFC 4256).
+#[derive(Debug)]
+pub struct Login {
+    /// The user name of the connection.
+    pub user: Box<str>,
+    /// The password, token or ticket.
+    pub password: Secret,
+    /// The answer. A drop rejects it.
+    pub answer: oneshot::Sender<bool>,
+}
+
+/// A channel `direct-tcpip` that has not been answered (RFC 4254 section 7.2).
+pub struct ChannelRequest {
+    /// The host, as the client sent it.
+    pub host: Box<str>,
+    /// The port, as the client sent it.
+    pub port: u32,
+    channel: Channel,
+    answer: Answer,
+}
+
+/// Sends the answer: a confirmation, or a refusal with a sentence.
+pub(super) type Answer = Box<dyn FnOnce(Result<(), String>) + Send + Sync>;
+
+impl fmt::Debug for ChannelRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { host, port, .. } = self;
+        f.debug_struct("ChannelRequest")
+            .field("host", host)
+            .field("port", port)
+            .finish_non_exhaustive()
+    }
+}
+
+impl ChannelRequest {
+    pub(super) fn new((host, port): (&str, u32), channel: Channel, answer: Answer) -> Self {
+        let host = host.into();
+        Self {
+            host,
+            port,
+            channel,
+            answer,
+        }
+    }
+
+    /// Returns the target as a client of HTTP would name it.
+    pub fn asked_for(&self) -> String {
+        let Self { host, port, .. } = self;
+        match host.contains(':') && !host.starts_with('[') {
+            true => format!("[{host}]:{port}"),
+            false => format!("{host}:{port}"),
+        }
+    }
+
+    /// Confirms the channel, and returns it; `None` if its client has left.
+    pub fn accept(self) -> Option<Channel> {
+        if self.channel.has_ended() {
+            return None;
+        }
+        (self.answer)(Ok(()));
+        Some(self.channel)
+    }
+
+    /// Refuses the channel with a sentence, which OpenSSH prints.
+    pub fn refuse(self, sentence: &str) {
+        (self.answer)(Err(sentence.to_owned()));
+    }
+
+    /// Completes when the client has left.
+    pub async fn client_gone(&self) {
+        self.channel.ended().await;
+    }
+}

@@ -1,0 +1,400 @@
+//! The answers to the messages of one SSH client: its logins, its channels, and what is refused.
+
+use std::borrow::Cow;
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use futures_util::FutureExt;
+use parking_lot::Mutex;
+use russh::server::{Auth, ChannelOpenHandle, Handler, Msg, PublicKeyOffer, Response, Session, VerifiedPublicKey};
+use russh::{Channel as SshChannel, ChannelId, ChannelOpenFailure, ChannelWriteHalf, MethodKind, MethodSet, Pty};
+use tokio::sync::{mpsc, oneshot};
+
+use crate::tunnel::ssh::jump::channel::{Channel, Outlet};
+use crate::tunnel::ssh::jump::gate::{ChannelEnd, Gate, Inbox};
+use crate::tunnel::ssh::jump::request::{ChannelRequest, Event, Login};
+
+/// The channel that carries a tunnel, or waits to.
+pub(super) type OpenChannel = Arc<Mutex<Option<ChannelId>>>;
+
+/// Answers the messages of one client, in the task of its session.
+pub(super) struct JumpHandler {
+    requires_login: bool,
+    /// A login is awaited, and a second channel is refused.
+    events: mpsc::Sender<Event>,
+    gate: Arc<Gate>,
+    /// The last channel that was asked for.
+    current: Option<(ChannelId, Arc<Inbox>)>,
+    open: OpenChannel,
+    /// The channels that the client has asked for.
+    asked: u32,
+    /// The channels of the type `session` that were opened.
+    sessions: usize,
+    /// Those of them that have not been answered.
+    silent: HashSet<ChannelId>,
+}
+
+impl Drop for JumpHandler {
+    fn drop(&mut self) {
+        if let Some((_, inbox)) = &self.current {
+            let end = self.gate.end();
+            if end == ChannelEnd::Closed {
+                inbox.finish();
+            }
+            inbox.fail(end);
+        }
+    }
+}
+
+impl JumpHandler {
+    /// The handler of one connection, which sends what its client wants to `events`.
+    pub(super) fn new(requires_login: bool, events: mpsc::Sender<Event>, gate: Arc<Gate>) -> Self {
+        Self {
+            requires_login,
+            events,
+            gate,
+            current: None,
+            open: Arc::default(),
+            asked: 0,
+            sessions: 0,
+            silent: HashSet::new(),
+        }
+    }
+
+    /// Returns the place of the channel that carries a tunnel.
+    pub(super) fn open(&self) -> OpenChannel {
+        Arc::clone(&self.open)
+    }
+
+    async fn log_in(&self, user: &str, password: &str) -> Auth {
+        if !self.requires_login {
+            return Auth::Accept;
+        }
+        if user.len() > MAX_USER || password.len() > MAX_PASSWORD {
+            return rejected();
+        }
+        let (answer, answered) = oneshot::channel();
+        let login = Login {
+            user: user.into(),
+            password: password.into(),
+            answer,
+        };
+        let is_asked = self.events.send(Event::Login(login)).await.is_ok();
+        match is_asked && answered.await.unwrap_or(false) {
+            true => Auth::Accept,
+            false => rejected(),
+        }
+    }
+
+    fn inbox(&self, channel: ChannelId) -> Option<&Inbox> {
+        let of_channel = self.current.as_ref().filter(|(id, _)| *id == channel);
+        of_channel.map(|(_, inbox)| &**inbox)
+    }
+
+    /// Counts a channel that the client asks for. Its refusal waits in memory while the client exchanges keys, and the library
+    /// keeps a part of one that was open.
+    ///
+    /// # Errors
+    /// There were too many on this connection.
+    fn count(&mut self) -> Result<(), russh::Error> {
+        self.asked += 1;
+        match self.asked <= MAX_CHANNELS {
+            true => Ok(()),
+            false => Err(russh::Error::Pending),
+        }
+    }
+
+    async fn refuse_channel(&mut self, reply: ChannelOpenHandle) -> Result<(), russh::Error> {
+        self.count()?;
+        reply.reject(ChannelOpenFailure::AdministrativelyProhibited).await;
+        Ok(())
+    }
+
+    /// Answers a program that a client wants to run: there is none. The answer may wait for the client's window for as long
+    /// as the connection, so there is one for each session.
+    fn refuse_session(&mut self, channel: ChannelId, session: &mut Session) -> Result<(), russh::Error> {
+        if !self.silent.remove(&channel) {
+            return session.channel_failure(channel);
+        }
+        session.channel_success(channel)?;
+        session.extended_data(channel, STDERR, JUMP_HOST)?;
+        session.exit_status_request(channel, 1)?;
+        session.eof(channel)?;
+        session.close(channel)
+    }
+}
+
+/// Returns a rejection after which the client may try the same method again.
+fn rejected() -> Auth {
+    Auth::Reject {
+        proceed_with_methods: Some(MethodSet::from(&METHODS[..])),
+        partial_success: false,
+    }
+}
+
+impl Handler for JumpHandler {
+    type Error = russh::Error;
+
+    /// The client begins its login: the keys are exchanged.
+    async fn authentication_banner(&mut self) -> Result<Option<String>, russh::Error> {
+        self.events.send(Event::KeysExchanged).await.ok();
+        Ok(None)
+    }
+
+    async fn auth_none(&mut self, _user: &str) -> Result<Auth, russh::Error> {
+        match self.requires_login {
+            true => Ok(rejected()),
+            false => Ok(Auth::Accept),
+        }
+    }
+
+    async fn auth_password(&mut self, user: &str, password: &str) -> Result<Auth, russh::Error> {
+        Ok(self.log_in(user, password).await)
+    }
+
+    async fn auth_publickey_offered(&mut self, _user: &str, _key: PublicKeyOffer<'_>) -> Result<Auth, russh::Error> {
+        match self.requires_login {
+            true => Ok(Auth::reject()),
+            false => Ok(Auth::Accept),
+        }
+    }
+
+    /// A client that has begun with its key needs no other login where none is needed.
+    async fn auth_publickey(&mut self, _user: &str, _key: VerifiedPublicKey<'_>) -> Result<Auth, russh::Error> {
+        match self.requires_login {
+            true => Ok(Auth::reject()),
+            false => Ok(Auth::Accept),
+        }
+    }
+
+    async fn auth_keyboard_interactive<'a>(
+        &'a mut self,
+        user: &str,
+        _submethods: &str,
+        response: Option<Response<'a>>,
+    ) -> Result<Auth, russh::Error> {
+        let Some(mut response) = response else {
+            return Ok(Auth::Partial {
+                name: "".into(),
+                instructions: "".into(),
+                prompts: Cow::Borrowed(&[(Cow::Borrowed("Password, token or ticket: "), false)]),
+            });
+        };
+        let password = response.next();
+        match password.as_deref().and_then(|bytes| str::from_utf8(bytes).ok()) {
+            Some(password) => Ok(self.log_in(user, password).await),
+            None => Ok(rejected()),
+        }
+    }
+
+    async fn auth_succeeded(&mut self, _session: &mut Session) -> Result<(), russh::Error> {
+        self.gate.authenticated();
+        self.events.send(Event::LoggedIn).await.ok();
+        Ok(())
+    }
+
+    async fn channel_open_direct_tcpip(
+        &mut self,
+        channel: SshChannel<Msg>,
+        host: &str,
+        port: u32,
+        _originator: &str,
+        _originator_port: u32,
+        reply: ChannelOpenHandle,
+        _session: &mut Session,
+    ) -> Result<(), russh::Error> {
+        self.count()?;
+        if self.current.as_ref().is_some_and(|(_, inbox)| !inbox.is_over()) {
+            reply.reject(refusal(RESOURCE_SHORTAGE, ONE_AT_A_TIME.to_owned())).await;
+            return Ok(());
+        }
+        let (id, inbox) = (channel.id(), Inbox::new(Arc::clone(&self.gate)));
+        let (_, download) = channel.split();
+        let own = Channel::new(Arc::clone(&inbox), outlet(download));
+        let open = Arc::clone(&self.open);
+        let answer = Box::new(move |answer| {
+            // Neither waits.
+            let sent = match answer {
+                Ok(()) => {
+                    *open.lock() = Some(id);
+                    reply.accept().now_or_never()
+                }
+                Err(sentence) => reply.reject(refusal(PROHIBITED, sentence)).now_or_never(),
+            };
+            sent.unwrap_or_default();
+        });
+        let request = ChannelRequest::new((host, port), own, answer);
+        // One that does not fit is refused by its drop.
+        if self.events.try_send(Event::Channel(request)).is_ok() {
+            self.current = Some((id, inbox));
+        }
+        Ok(())
+    }
+
+    async fn data(&mut self, channel: ChannelId, data: &[u8], _session: &mut Session) -> Result<(), russh::Error> {
+        if let Some(inbox) = self.inbox(channel) {
+            inbox.push(data);
+        }
+        Ok(())
+    }
+
+    async fn channel_eof(&mut self, channel: ChannelId, _session: &mut Session) -> Result<(), russh::Error> {
+        if let Some(inbox) = self.inbox(channel) {
+            inbox.finish();
+        }
+        Ok(())
+    }
+
+    async fn channel_close(&mut self, channel: ChannelId, _session: &mut Session) -> Result<(), russh::Error> {
+        self.silent.remove(&channel);
+        if let Some(inbox) = self.inbox(channel) {
+            inbox.fail(ChannelEnd::Closed);
+        }
+        Ok(())
+    }
+
+    async fn channel_open_session(
+        &mut self,
+        channel: SshChannel<Msg>,
+        reply: ChannelOpenHandle,
+        _session: &mut Session,
+    ) -> Result<(), russh::Error> {
+        self.count()?;
+        if self.sessions == MAX_SESSIONS {
+            reply.reject(ChannelOpenFailure::ResourceShortage).await;
+            return Ok(());
+        }
+        self.sessions += 1;
+        self.silent.insert(channel.id());
+        reply.accept().await;
+        Ok(())
+    }
+
+    async fn channel_open_x11(
+        &mut self,
+        _channel: SshChannel<Msg>,
+        _originator: &str,
+        _originator_port: u32,
+        reply: ChannelOpenHandle,
+        _session: &mut Session,
+    ) -> Result<(), russh::Error> {
+        self.refuse_channel(reply).await
+    }
+
+    async fn channel_open_forwarded_tcpip(
+        &mut self,
+        _channel: SshChannel<Msg>,
+        _host: &str,
+        _port: u32,
+        _originator: &str,
+        _originator_port: u32,
+        reply: ChannelOpenHandle,
+        _session: &mut Session,
+    ) -> Result<(), russh::Error> {
+        self.refuse_channel(reply).await
+    }
+
+    async fn channel_open_direct_streamlocal(
+        &mut self,
+        _channel: SshChannel<Msg>,
+        _path: &str,
+        reply: ChannelOpenHandle,
+        _session: &mut Session,
+    ) -> Result<(), russh::Error> {
+        self.refuse_channel(reply).await
+    }
+
+    async fn shell_request(&mut self, channel: ChannelId, session: &mut Session) -> Result<(), russh::Error> {
+        self.refuse_session(channel, session)
+    }
+
+    async fn exec_request(
+        &mut self,
+        channel: ChannelId,
+        _command: &[u8],
+        session: &mut Session,
+    ) -> Result<(), russh::Error> {
+        self.refuse_session(channel, session)
+    }
+
+    async fn pty_request(
+        &mut self,
+        channel: ChannelId,
+        _term: &str,
+        _columns: u32,
+        _rows: u32,
+        _width: u32,
+        _height: u32,
+        _modes: &[(Pty, u32)],
+        session: &mut Session,
+    ) -> Result<(), russh::Error> {
+        // A failure would be one more line on the terminal, before the sentence.
+        session.channel_success(channel)
+    }
+
+    async fn subsystem_request(
+        &mut self,
+        channel: ChannelId,
+        _name: &str,
+        session: &mut Session,
+    ) -> Result<(), russh::Error> {
+        session.channel_failure(channel)
+    }
+
+    async fn env_request(
+        &mut self,
+        channel: ChannelId,
+        _name: &str,
+        _value: &str,
+        session: &mut Session,
+    ) -> Result<(), russh::Error> {
+        session.channel_failure(channel)
+    }
+
+    async fn x11_request(
+        &mut self,
+        channel: ChannelId,
+        _single: bool,
+        _protocol: &str,
+        _cookie: &str,
+        _screen: u32,
+        session: &mut Session,
+    ) -> Result<(), russh::Error> {
+        session.channel_failure(channel)
+    }
+}
+
+/// Returns the way of a download into the session.
+fn outlet(half: ChannelWriteHalf<Msg>) -> Outlet {
+    let half = Arc::new(half);
+    Box::new(move |bytes| {
+        let half = Arc::clone(&half);
+        Box::pin(async move {
+            match bytes {
+                Some(bytes) => half.data_bytes(bytes).await.is_ok(),
+                None => half.eof().await.is_ok(),
+            }
+        })
+    })
+}
+
+fn refusal(code: u32, reason: String) -> ChannelOpenFailure {
+    ChannelOpenFailure::Other { code, reason }
+}
+
+/// The methods of a login.
+pub(super) const METHODS: [MethodKind; 2] = [MethodKind::Password, MethodKind::KeyboardInteractive];
+/// The exchange of keys, the login, and the channel that the client has asked for without a wait.
+pub(super) const EVENTS: usize = 3;
+/// The channels that a client may ask for on one connection, most of them one after another.
+const MAX_CHANNELS: u32 = 1024;
+const MAX_SESSIONS: usize = 16;
+/// Bytes of a user name, and of a password or token: what a head of HTTP can have.
+const MAX_USER: usize = 512;
+const MAX_PASSWORD: usize = 12 * 1024;
+/// The type of extended data (RFC 4254 section 5.2), and the reasons of a refused channel (section 5.1).
+const STDERR: u32 = 1;
+const PROHIBITED: u32 = 1;
+const RESOURCE_SHORTAGE: u32 = 4;
+const JUMP_HOST: &str = "this is a jump host, and runs nothing: ssh -J HOST NAME\r\n";
+const ONE_AT_A_TIME: &str = "this connection carries a tunnel already: open another one (ControlMaster no)";
