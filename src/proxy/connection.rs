@@ -17,7 +17,7 @@ use self::negotiate::{NegotiatedProtocol, negotiate};
 use self::pending::PendingRequest;
 use self::record::RequestRecord;
 use self::registration::register;
-pub use self::shared::{Port, Shared, Timeouts};
+pub use self::shared::{Port, Shared, SshMode, Timeouts};
 use self::tunnel::Tunnel;
 use crate::base::boxed::boxed;
 use crate::policy::access::Mode;
@@ -35,6 +35,7 @@ use crate::tunnel::stream::Stream;
 
 mod authorize;
 mod in_band;
+mod jump_host;
 mod listing;
 mod negotiate;
 mod pending;
@@ -93,7 +94,7 @@ async fn open(
             return None;
         }
     }
-    let (negotiated, pending) = boxed(negotiate(stream, port.tls, pending)).await?;
+    let (negotiated, pending) = boxed(negotiate(stream, &port, pending)).await?;
     match negotiated {
         NegotiatedProtocol::Http1(stream, read) => boxed(serve_request(Exchange::http1(stream, read), pending)).await,
         NegotiatedProtocol::Http2(stream, read) => {
@@ -102,7 +103,24 @@ async fn open(
             let served = Box::pin(serve_http2(connection, pending));
             Some(AnsweredRequest::Connection(served))
         }
+        NegotiatedProtocol::Ssh(stream, read) => {
+            let served = Box::pin(serve_ssh(stream, read, port, pending));
+            Some(AnsweredRequest::Connection(served))
+        }
     }
+}
+
+/// Serves the tunnels of an SSH connection until it ends.
+async fn serve_ssh(stream: TcpStream, read: Vec<u8>, port: Arc<Port>, pending: PendingRequest<'_>) {
+    let tunnel = |exchange, further| async move {
+        let mut answered = boxed(serve_request(exchange, further)).await?;
+        answered.run().await;
+        match answered {
+            AnsweredRequest::Tunnel(tunnel) => tunnel.record.end_sentence(),
+            AnsweredRequest::Connection(_) => None,
+        }
+    };
+    boxed(jump_host::serve(stream, read, &port, pending, tunnel)).await;
 }
 
 /// Serves every request on an HTTP/2 connection until it ends.

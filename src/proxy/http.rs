@@ -1,4 +1,5 @@
-//! One request and its answer, over HTTP/1 or HTTP/2: the 200 and the refusals are written here, and only here.
+//! One request and its answer, over HTTP/1 or HTTP/2, or a channel of SSH: the 200 and the refusals are written here, and
+//! only here.
 
 use serde::Deserialize;
 
@@ -8,6 +9,7 @@ use crate::tunnel::http2::Request;
 use crate::tunnel::outcome::{Refusal, RefusalReason};
 use crate::tunnel::stream::Stream;
 
+mod channel;
 mod client_program;
 mod exchange;
 pub mod head;
@@ -15,6 +17,7 @@ pub mod http1;
 mod http2;
 mod websocket;
 
+pub use self::channel::ChannelExchange;
 pub use self::client_program::ClientProgram;
 pub use self::exchange::{ConnectRequest, CredentialPolicy, ListingRequest, Purpose, RequestHead};
 pub(crate) use self::exchange::{HostKeysField, NamedSession};
@@ -55,6 +58,8 @@ pub enum Exchange {
     Http1(Http1Exchange),
     /// On a stream of an HTTP/2 connection.
     Http2(Box<Request>),
+    /// By a channel of an SSH connection.
+    Ssh(Box<ChannelExchange>),
 }
 
 impl From<Request> for Exchange {
@@ -69,11 +74,12 @@ impl Exchange {
         Self::Http1(Http1Exchange::new(stream.into(), read))
     }
 
-    /// Returns the version of HTTP: `1` or `2`.
+    /// Returns the version of HTTP: `1` or `2`; empty for SSH.
     pub fn version(&self) -> &'static str {
         match self {
             Self::Http1(_) => "1",
             Self::Http2(_) => "2",
+            Self::Ssh(_) => "",
         }
     }
 
@@ -89,6 +95,7 @@ impl Exchange {
         match self {
             Self::Http1(exchange) => exchange.read_head(credentials, websocket).await,
             Self::Http2(request) => http2::read_head(request, credentials, websocket),
+            Self::Ssh(exchange) => exchange.read_head(credentials),
         }
     }
 
@@ -97,6 +104,7 @@ impl Exchange {
         match self {
             Self::Http1(exchange) => exchange.client_gone().await,
             Self::Http2(request) => http2::client_gone(request).await,
+            Self::Ssh(exchange) => exchange.client_gone().await,
         }
     }
 
@@ -110,6 +118,7 @@ impl Exchange {
             Self::Http1(exchange) => exchange.accept(host_keys).await,
             // Early data is in the stream.
             Self::Http2(request) => Ok((http2::accept(*request, host_keys)?, Vec::new())),
+            Self::Ssh(exchange) => Ok((exchange.accept()?, Vec::new())),
         }
     }
 
@@ -122,7 +131,7 @@ impl Exchange {
         match self {
             Self::Http1(exchange) => exchange.upgrade(fields).await,
             // HTTP/2 has no upgrade (RFC 9113 section 8.6), so no request for one has been read.
-            Self::Http2(_) => Err(RefusalReason::MethodNotAllowed),
+            Self::Http2(_) | Self::Ssh(_) => Err(RefusalReason::MethodNotAllowed),
         }
     }
 
@@ -134,6 +143,8 @@ impl Exchange {
         match self {
             Self::Http1(exchange) => exchange.list(listing).await,
             Self::Http2(request) => http2::list(*request, listing).await,
+            // No list is asked for.
+            Self::Ssh(_) => Err(RefusalReason::MethodNotAllowed),
         }
     }
 
@@ -144,6 +155,10 @@ impl Exchange {
         match self {
             Self::Http1(exchange) => exchange.refuse(refusal).await,
             Self::Http2(request) => http2::refuse(*request, refusal),
+            Self::Ssh(exchange) => {
+                exchange.refuse(refusal.phrase());
+                None
+            }
         }
     }
 
@@ -151,7 +166,7 @@ impl Exchange {
     pub fn client_program(&self) -> (ClientProgram, &str) {
         match self {
             Self::Http1(exchange) => exchange.client_program(),
-            Self::Http2(_) => (ClientProgram::Unread, ""),
+            Self::Http2(_) | Self::Ssh(_) => (ClientProgram::Unread, ""),
         }
     }
 
@@ -161,6 +176,10 @@ impl Exchange {
             Self::Http1(exchange) => exchange.refuse_in_band(message).await,
             // Clients of HTTP/2 read a status.
             Self::Http2(_) => None,
+            Self::Ssh(exchange) => {
+                exchange.refuse(&message.sentence);
+                None
+            }
         }
     }
 }

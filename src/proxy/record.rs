@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use serde::Serialize;
 use tokio::time::Instant;
 
 use crate::base::authority::Authority;
@@ -60,10 +61,23 @@ pub struct RequestInfo {
     pub(crate) idle: Duration,
     /// The HTTP version that the client speaks: `1` or `2`; empty before it is known.
     pub http: &'static str,
+    /// The protocol by which it asks for tunnels.
+    pub door: Door,
     /// The proxy's own addresses on the client's connection and on the target's.
     pub(crate) locals: [Option<SocketAddr>; 2],
     /// The SSH software of both sides. An `Arc` keeps pending requests small.
     pub(crate) ssh_peers: Arc<SshPeers>,
+}
+
+/// The protocol by which a client asks for tunnels.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Door {
+    /// HTTP CONNECT.
+    #[default]
+    Http,
+    /// Channels of SSH: the proxy is a jump host.
+    Ssh,
 }
 
 /// The SSH software of both sides of a tunnel.
@@ -96,6 +110,7 @@ impl RequestInfo {
             authorization: None,
             idle: Duration::ZERO,
             http: "",
+            door: Door::Http,
             locals: [None; 2],
             ssh_peers: Arc::default(),
         }

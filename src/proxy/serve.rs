@@ -301,6 +301,7 @@ fn share(
         users: LimitOwners::new(limits.user_limits()),
         connect_rate: ConnectRate::new(limits.client),
         unfinished: UnfinishedSet::new(caps.unfinished),
+        logins: UnfinishedSet::new(LOGINS),
         tunnels: Arc::new(Slots::new(caps.tunnels)),
         total: Budgets::new(limits.process.rates(), limits.tunnel.burst),
         ids: Ids::default(),
@@ -379,5 +380,7 @@ impl Commands {
 
 const EMPTY: &str = "the allowlist is empty: no Service of the cluster that may be read has the label of \
                      `allowlist.kubernetes.selector`, so every request is refused";
+/// The SSH connections before their login: 100 MiB if each sends a packet of the largest size, which is copied a few times.
+const LOGINS: Option<NonZeroU32> = NonZeroU32::new(512);
 /// The time for a last GET of `/drain`: `switchboard drain` sends five a second.
 const LAST_PROGRESS: Duration = Duration::from_secs(2);

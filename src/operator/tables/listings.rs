@@ -49,7 +49,10 @@ pub fn tunnel_table(list: &MergedList<Tunnel>, sort: Sort, is_wide: bool) -> Tab
 
 /// Returns the client's protocols, such as `h2+tls+resume` for a resumable session.
 fn way(tunnel: &Tunnel) -> String {
-    let mut way = format!("h{}", escape(&tunnel.http_version));
+    let mut way = match &*tunnel.http_version {
+        "" => "ssh".to_owned(),
+        version => format!("h{}", escape(version)),
+    };
     if !tunnel.tls_version.is_empty() {
         way += "+tls";
     }

@@ -31,7 +31,7 @@ pub struct RequestCredentials<'a> {
     pub client: IpAddr,
     /// True if the client's address and the socket's peer are both loopback addresses.
     pub is_local: bool,
-    /// True if a trusted load balancer took it over TLS: the way from there is protected.
+    /// True if it came over SSH, or a trusted load balancer took it over TLS: the way from there is protected.
     pub is_encrypted: bool,
     /// The right that it needs.
     pub right: Right,

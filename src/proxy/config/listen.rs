@@ -1,6 +1,7 @@
 //! The keys and flags `listen` and `admin`: the ports, and the protocols of each.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use ipnet::IpNet;
@@ -15,9 +16,10 @@ use crate::net::listen_conflicts::collide;
 use crate::net::listener;
 use crate::net::tls::Mode;
 use crate::protocol::websocket::handshake::plain_path;
-use crate::proxy::connection::Port;
+use crate::proxy::connection::{Port, SshMode};
 use crate::proxy::http::{RefusalMode, WebSocketOptions};
 use crate::tunnel::proxy_header::Policy;
+use crate::tunnel::ssh::jump::JumpHost;
 
 /// Reads one port or a list of ports. Each is an address, or a map with the key `address`.
 pub(super) fn ports<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Port>, D::Error> {
@@ -66,6 +68,11 @@ struct PortKeys {
     refusals: RefusalMode,
     #[serde(default)]
     websocket: Option<WebSocketKeys>,
+    #[serde(default)]
+    ssh: SshMode,
+    /// The private keys of the jump host.
+    #[serde(default)]
+    host_keys: Box<[PathBuf]>,
 }
 
 #[derive(Deserialize)]
@@ -101,6 +108,9 @@ impl From<PortForm> for Port {
                 },
                 tls: keys.tls,
                 refusals: keys.refusals,
+                ssh: keys.ssh,
+                host_keys: keys.host_keys,
+                jump_host: None,
             },
         }
     }
@@ -158,14 +168,17 @@ fn url_path(text: &str) -> Result<Box<str>, &'static str> {
     Ok(path.into())
 }
 
-/// Reports the faults of ports that no key has alone. `has_certificates`: true if there are certificates for a port
-/// that speaks TLS.
-pub(super) fn check(ports: &[Port], top: &Field<'_>, has_certificates: bool) {
+/// Reports the faults of ports that no key has alone, and reads the keys of jump hosts. `has_certificates`: true if there are
+/// certificates for a port that speaks TLS.
+pub(super) fn check(ports: &mut [Port], top: &Field<'_>, has_certificates: bool) {
     let listen = top.at("listen");
     if ports.is_empty() && !listen.has_faults() {
         listen.fault("at least one address is needed");
     }
     let places: Vec<_> = listen.items().collect();
+    for (port, field) in ports.iter_mut().zip(&places) {
+        jump_host(port, field);
+    }
     let mut before = Vec::new();
     for (port, field) in ports.iter().zip(&places) {
         if port.tls != Mode::Off && !has_certificates {
@@ -196,6 +209,26 @@ fn proxy_header(port: &Port, field: &Field<'_>) {
     if websocket.is_some_and(|websocket| websocket.trusted_tls && websocket.trusted_proxies.is_empty()) {
         let trusted_tls = field.at("websocket.trusted_tls");
         trusted_tls.fault("needs `trusted_proxies`: without it any client could count as one of TLS");
+    }
+}
+
+/// Reads the keys of a jump host, and reports their faults and those of the keys beside them.
+fn jump_host(port: &mut Port, field: &Field<'_>) {
+    let (mode, files) = (field.at("ssh"), field.at("host_keys"));
+    if mode.has_faults() || files.has_faults() {
+        return;
+    }
+    match port.ssh {
+        SshMode::Off if !port.host_keys.is_empty() => files.fault("has no effect without `ssh`"),
+        SshMode::Off => {}
+        SshMode::Only if port.tls != Mode::Off => mode.fault("a port for SSH only has no `tls`"),
+        SshMode::Jump | SshMode::Only if port.host_keys.is_empty() => {
+            mode.fault("needs `host_keys`: the files of its private keys, such as `ssh-keygen -t ed25519` makes");
+        }
+        SshMode::Jump | SshMode::Only => match JumpHost::load(&port.host_keys) {
+            Ok(jump_host) => port.jump_host = Some(Arc::new(jump_host)),
+            Err(fault) => files.fault(fault),
+        },
     }
 }
 

@@ -12,11 +12,11 @@ use crate::base;
 use crate::base::follow::ReloadResult;
 use crate::base::yaml::field::Field;
 use crate::kubernetes::{self, files};
-use crate::net::tls::{ClientAuth, Settings, TlsFile};
+use crate::net::tls::{self, ClientAuth, Settings, TlsFile};
 use crate::policy::access::passwords::PasswordFile;
 use crate::policy::access::{self, Issuer, Jwks, Mode, oidc};
 use crate::policy::allowlist::StaticTarget;
-use crate::proxy::connection::Timeouts;
+use crate::proxy::connection::{SshMode, Timeouts};
 use crate::tunnel::host_key_files::HostKeyFiles;
 
 /// Reports the faults of the file, and returns its settings, overridden by the flags. `top`: the file, for the positions.
@@ -26,7 +26,8 @@ pub(super) fn check(mut file: ConfigFile, overrides: &Overrides, top: &Field<'_>
     let tls = top.at("tls");
     client_auth(&file.tls, &tls);
     let has_certificates = !file.tls.certificates.is_empty() || tls.at("certificates").has_faults();
-    listen::check(&file.listen, top, has_certificates);
+    listen::check(&mut file.listen, top, has_certificates);
+    jump_hosts(&file, top);
     // After a fault in these sections it is not known whether the ports are meant to ask for certificates.
     let is_unsure = top.faults() > faults || tls.has_faults() || top.at("listen").has_faults();
     let knows_clients = is_unsure || file.requests_client_certificates();
@@ -76,6 +77,21 @@ fn client_auth(settings: &Settings, tls: &Field<'_>) {
         ClientAuth::Optional | ClientAuth::Required if client_ca.is_given() => {}
         ClientAuth::Optional | ClientAuth::Required => {
             tls.fault("`client_auth` needs `client_ca`: the authorities that issue client certificates");
+        }
+    }
+}
+
+/// Reports jump hosts at ports where every client needs a certificate: a client of SSH has none.
+fn jump_hosts(file: &ConfigFile, top: &Field<'_>) {
+    if file.tls.client_auth != ClientAuth::Required {
+        return;
+    }
+    for (port, field) in file.listen.iter().zip(top.at("listen").items()) {
+        if port.tls == tls::Mode::Required && port.ssh != SshMode::Off {
+            field.at("ssh").fault(
+                "clients without a certificate would be served, which `tls.client_auth` refuses: a jump host needs a \
+                 port of its own, with `ssh: only`",
+            );
         }
     }
 }

@@ -10,11 +10,12 @@ use super::pending::{PendingRequest, Way};
 use crate::base::authority::Authority;
 use crate::base::boxed::boxed;
 use crate::policy::access::credentials::credential::{Credential, CredentialError};
-use crate::policy::access::{Mode, RequestCredentials, Right, Subject, TunnelGrant};
+use crate::policy::access::{Method, Mode, RequestCredentials, Right, Subject, TunnelGrant};
 use crate::policy::allowlist::Target;
 use crate::protocol::end_notice::Marker;
 use crate::proxy::anchors::AnchorStream;
 use crate::proxy::http::{ConnectRequest, NamedSession, RefusalMode};
+use crate::proxy::record::Door;
 use crate::tunnel::limits::owners::{LimitOwner, OwnerName};
 use crate::tunnel::limits::slots::Slot;
 use crate::tunnel::outcome::{CloseReason, Refusal, RefusalReason};
@@ -181,6 +182,25 @@ pub(super) async fn authenticate(
     authenticated
 }
 
+/// Authenticates the login of an SSH connection, whose user name has to be that of the proved user: `alice` or, where a
+/// client has a name for each machine, `alice%box`.
+pub(super) async fn log_in(
+    name: &str,
+    credential: Credential,
+    pending: &mut PendingRequest<'_>,
+) -> Result<(), Refusal> {
+    let claimed = pending.shared.access.claimed_user(&credential);
+    let user = authenticate(Some(Ok(credential)), true, pending).await?.user;
+    // The name of a password was looked up with its prefix.
+    if name.is_empty() || user.method == Method::Password || *user.name == *name {
+        return Ok(());
+    }
+    let refusal = RefusalReason::CredentialsRefused.into();
+    (pending.record.info.user, pending.record.info.claimed) = (None, claimed);
+    pending.record.set_authorization(&refusal, true);
+    Err(refusal)
+}
+
 /// Decides whether the user of a request may serve the target as its anchor. A denial counts with every `access.mode`.
 /// The user is authenticated first, so that answers reveal no names.
 pub(super) async fn authorize_anchor(
@@ -237,7 +257,7 @@ fn evidence<'a>(
             && [client, pending.record.info.peer.ip()]
                 .iter()
                 .all(|address| address.to_canonical().is_loopback()),
-        is_encrypted: pending.way == Way::Encrypted,
+        is_encrypted: pending.way == Way::Encrypted || pending.record.info.door == Door::Ssh,
         right,
     }
 }

@@ -3,6 +3,7 @@
 use tokio::net::TcpStream;
 
 use super::pending::PendingRequest;
+use super::shared::{Port, SshMode};
 use crate::base::boxed::boxed;
 use crate::net::tls;
 use crate::net::transport::{Transport, read_more};
@@ -17,16 +18,25 @@ pub(super) enum NegotiatedProtocol {
     Http1(Stream, Vec<u8>),
     /// HTTP/2: in clear with prior knowledge, or over TLS by ALPN.
     Http2(Stream, Vec<u8>),
+    /// SSH, on a port that is a jump host.
+    Ssh(TcpStream, Vec<u8>),
 }
 
-/// Negotiates the protocol with a client on a port of that TLS mode. `None` when the client was refused.
+/// Negotiates the protocol with a client of that port. `None` when the client was refused.
 pub(super) async fn negotiate<'a>(
     mut stream: TcpStream,
-    mode: tls::Mode,
+    port: &Port,
     pending: PendingRequest<'a>,
 ) -> Option<(NegotiatedProtocol, PendingRequest<'a>)> {
+    let mode = port.tls;
+    if port.ssh == SshMode::Only {
+        return Some((NegotiatedProtocol::Ssh(stream, Vec::new()), pending));
+    }
     let looked = pending.step(async { Ok(sniff_protocol(&mut stream).await) }).await;
     let refusal = match looked {
+        Ok((Protocol::Ssh, read)) if port.ssh == SshMode::Jump => {
+            return Some((NegotiatedProtocol::Ssh(stream, read), pending));
+        }
         Ok((Protocol::Tls | Protocol::Ssh | Protocol::Http1, read)) if mode == tls::Mode::Off => {
             return Some((NegotiatedProtocol::Http1(stream.into(), read), pending));
         }

@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 
@@ -170,6 +171,12 @@ impl<'a> PendingRequest<'a> {
         self.expiry(accepted, id.seq).await
     }
 
+    /// Completes when an SSH client has waited too long with its login, which a person may have to type.
+    pub(super) async fn login_expired(&self) -> RefusalReason {
+        let RequestInfo { accepted, id, .. } = self.record.info;
+        self.expiry(accepted + LOGIN_TIME, id.seq).await
+    }
+
     /// Completes when a refused connection that its client has not closed yet is evicted.
     pub(super) async fn evicted(&self) -> RefusalReason {
         let number = self.record.info.id.seq;
@@ -184,6 +191,14 @@ impl<'a> PendingRequest<'a> {
 
     /// Sends a refusal, records it, and gives the client time to read it.
     pub(super) async fn refuse(mut self, exchange: Exchange, refusal: &Refusal) {
+        if let Exchange::Ssh(exchange) = exchange {
+            let message = in_band::refusal_message(refusal, exchange.asked_for(), self.record.info.id);
+            exchange.refuse(&message.sentence);
+            if refusal.reason.is_answered() {
+                self.record.answered = AnswerKind::Ssh;
+            }
+            return self.record.refused(refusal.reason);
+        }
         let (program, asked_for) = exchange.client_program();
         let is_in_band = self.target_is_ssh && self.refusals.are_in_band(program) && refusal.reason.may_be_in_band();
         let told = if is_in_band {
@@ -264,3 +279,6 @@ impl<'a> PendingRequest<'a> {
         UnfinishedGuard::join(sets, EvictionKey { class, seq: number })
     }
 }
+
+/// The time for a login over SSH, beyond that for a request.
+const LOGIN_TIME: Duration = Duration::from_secs(50);

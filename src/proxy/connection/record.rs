@@ -7,10 +7,12 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::in_band::close_phrase;
 use super::shared::Shared;
 use crate::base::text::excerpt;
 use crate::net::tls::{self, Tls};
 use crate::policy::allowlist::{Endpoints, Target};
+use crate::protocol::ssh_disconnect::MAX_BYTES;
 use crate::proxy::metrics::Metrics;
 use crate::proxy::open_tunnels::events::{Event, RefusedRequest};
 use crate::proxy::open_tunnels::open_tunnel::OpenTunnel;
@@ -50,6 +52,7 @@ impl<'a> RequestRecord<'a> {
     pub(super) fn request(&self, id: Id) -> Box<Self> {
         let mut info = RequestInfo::new(id, [self.info.peer, self.info.client], Instant::now());
         info.tls.clone_from(&self.info.tls);
+        info.door = self.info.door;
         info.locals = self.info.locals;
         Self::begin(self.shared, info)
     }
@@ -196,6 +199,15 @@ impl TunnelRecord<'_> {
     /// Returns the tunnel as operators see it.
     pub(super) fn tunnel(&self) -> &OpenTunnel {
         self.registration.tunnel()
+    }
+
+    /// Returns the sentence for the client of a tunnel that the proxy has ended; `None` if a peer has.
+    pub(super) fn end_sentence(&self) -> Option<String> {
+        let tunnel = self.tunnel();
+        let target = tunnel.info.authority.as_ref().map(ToString::to_string);
+        let phrase = close_phrase(self.close.reason, tunnel.close_reason().unwrap_or_default());
+        let sentence = || phrase.sentence(&target.unwrap_or_default(), Some(&tunnel.info.id), MAX_BYTES);
+        (self.close.by == Side::Proxy).then(sentence)
     }
 
     /// Sets the close of the tunnel: an answer in SSH was sent to the client in band.

@@ -1,6 +1,7 @@
 //! The public ports, and what all tunnels of a process share.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -25,6 +26,7 @@ use crate::tunnel::limits::owners::LimitOwners;
 use crate::tunnel::limits::slots::Slots;
 use crate::tunnel::limits::unfinished::UnfinishedSet;
 use crate::tunnel::relay::Resources;
+use crate::tunnel::ssh::jump::JumpHost;
 use crate::tunnel::{dial, proxy_header};
 
 /// The state that all tunnels of a process share.
@@ -56,6 +58,8 @@ pub struct Shared {
     pub connect_rate: ConnectRate,
     /// The connections whose request is incomplete, or whose refusal is unread.
     pub unfinished: UnfinishedSet,
+    /// The SSH connections before their login, which take more memory than others.
+    pub logins: UnfinishedSet,
     /// A slot for each tunnel.
     pub tunnels: Arc<Slots>,
     /// The byte budgets of all tunnels together.
@@ -133,6 +137,25 @@ pub struct Port {
     pub refusals: RefusalMode,
     /// The WebSocket requests that it takes; `None` for none.
     pub websocket: Option<Arc<WebSocketOptions>>,
+    /// The treatment of SSH clients that have no ProxyCommand.
+    pub ssh: SshMode,
+    /// The files of the jump host's keys.
+    pub host_keys: Box<[PathBuf]>,
+    /// The jump host with these keys; `None` if the port is none.
+    pub jump_host: Option<Arc<JumpHost>>,
+}
+
+/// The treatment of SSH clients that have no ProxyCommand.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SshMode {
+    /// They are refused.
+    #[default]
+    Off,
+    /// The port is a jump host for them.
+    Jump,
+    /// The port is a jump host, and nothing else: it speaks first, as some clients wait for that.
+    Only,
 }
 
 /// A port of this process alone, without TLS and PROXY header.
@@ -144,6 +167,9 @@ impl From<SocketAddr> for Port {
             tls: tls::Mode::Off,
             refusals: RefusalMode::default(),
             websocket: None,
+            ssh: SshMode::Off,
+            host_keys: Box::default(),
+            jump_host: None,
         }
     }
 }

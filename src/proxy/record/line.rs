@@ -12,7 +12,7 @@ use crate::base::text::excerpt;
 use crate::net::tls::CertificateNames;
 use crate::policy::access::User;
 use crate::policy::allowlist::Target;
-use crate::proxy::record::{Id, RequestInfo};
+use crate::proxy::record::{Door, Id, RequestInfo};
 use crate::tunnel::dial::Errno;
 use crate::tunnel::outcome::{Malformed, Outcome, RefusalReason};
 use crate::tunnel::ssh::identification::Software;
@@ -48,6 +48,7 @@ pub(in crate::proxy) struct AccessLine<'a> {
     pub(in crate::proxy) authorization: Cow<'a, str>,
     #[serde(rename = "http.version")]
     pub(in crate::proxy) http: &'static str,
+    pub(in crate::proxy) door: Door,
     #[serde(rename = "server.address")]
     pub(in crate::proxy) host: &'a str,
     #[serde(rename = "server.port")]
@@ -122,6 +123,7 @@ impl<'a> AccessLine<'a> {
             claimed: info.claimed.as_deref().unwrap_or_default(),
             authorization: info.authorization(),
             http: info.http,
+            door: info.door,
             host: info.authority.as_ref().map_or("", Authority::host),
             port: info.authority.as_ref().map_or(0, Authority::port),
             client_software,

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
+use std::num::NonZeroU32;
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
@@ -42,6 +43,8 @@ pub struct LimitOwner {
     pub budgets: Budgets,
     /// Its unfinished connections.
     pub unfinished: UnfinishedSet,
+    /// Its SSH connections before their login.
+    pub logins: UnfinishedSet,
     /// A slot for each of its tunnels.
     pub tunnels: Arc<Slots>,
     /// A slot for each of its connections of anchors.
@@ -75,6 +78,7 @@ impl LimitOwners {
                 None => Budgets::new(limits.rates, limits.burst),
             },
             unfinished: UnfinishedSet::new(limits.unfinished),
+            logins: UnfinishedSet::new(LOGINS),
             tunnels: Arc::new(Slots::new(limits.tunnels)),
             anchors: Arc::new(Slots::new(limits.anchors)),
             listings: Arc::new(Slots::exactly(1)),
@@ -131,6 +135,10 @@ pub(crate) fn network(address: IpAddr) -> IpAddr {
         IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & (u128::MAX << 64)).into(),
     }
 }
+
+/// The SSH connections of a client before their login. A team may log in at once from one address; an attacker needs eight
+/// to fill the process's set.
+const LOGINS: Option<NonZeroU32> = NonZeroU32::new(64);
 
 #[cfg(test)]
 mod tests {

@@ -42,6 +42,8 @@ pub enum EvictionClass {
     Refused,
     /// It will be refused once its protocol is known: for the connect rate, or because its certificate has lapsed.
     ToBeRefused,
+    /// It may yet become a login over SSH, once the client has done its part of the key exchange.
+    KeyExchange,
     /// It may yet become a tunnel.
     Eligible,
 }

@@ -70,7 +70,7 @@ function linesOfTunnel(row, model, extra) {
     ["from client", `${bytes(row.received)}, now ${row.up ? rate(row.up) : "nothing"}`],
     ["limit to client", limit(facts.download)],
     ["limit from client", limit(facts.upload)],
-    ["carried by", `HTTP/${facts["http.version"]}${facts["tls.version"] ? ` over TLS ${facts["tls.version"]}` : ", in clear"}`],
+    ["carried by", facts["http.version"] === "" ? "SSH" : `HTTP/${facts["http.version"]}${facts["tls.version"] ? ` over TLS ${facts["tls.version"]}` : ", in clear"}`],
     ["resumable", facts["tunnel.resumable"] ? "yes: its session outlives it" : "no: its end ends the session"],
     ["replica", row.replica],
     ["tunnel id", row.id],

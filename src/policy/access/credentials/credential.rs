@@ -38,6 +38,14 @@ pub enum CredentialError {
 }
 
 impl Credential {
+    /// Returns the user and the password of an SSH connection; `None` if one has a control character, as no password of
+    /// HTTP can have (RFC 7617 section 2).
+    pub fn of_ssh(user: &str, password: Secret) -> Option<Self> {
+        let is_text = |text: &str| !text.contains(char::is_control);
+        let user = Box::from(user);
+        (is_text(&user) && is_text(password.expose())).then_some(Self::Basic { user, password })
+    }
+
     /// Parses the value of the field. Any printable ASCII without spaces may be a token.
     ///
     /// # Errors

@@ -41,7 +41,7 @@ fn addresses_to_listen_on_are_checked() {
             "listen: {zzz: off}",
             "line 1: listen: `address` is missing\n\
              line 1: listen.zzz: unknown key; known here: address, tls, proxy_protocol, trusted_proxies, reuse_port, \
-             refusals, websocket",
+             refusals, websocket, ssh, host_keys",
         ),
         (
             "listen: {address: \"1.1.1.1:1\", refusals: off}",
