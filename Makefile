@@ -64,6 +64,7 @@ soak-resume: ## Copy MIB=1024 through sessions by scp and sftp while CUTS=1000 c
 lint: ## Check format, lints, licences and sources; what is optional runs where it is installed
 	$(CARGO) fmt --check
 	$(CARGO) clippy --all-targets --locked -- -D warnings
+	$(CARGO) clippy --lib --test it --locked --features jump -- -D warnings
 	$(CARGO) clippy --bench access --bench compare --bench resume --bench soak --locked -- -D warnings
 	@$(call optional,cargo-deny,$(CARGO) deny --locked check --hide-inclusion-graph licenses bans sources)
 	@$(call optional,shellcheck,shellcheck $(SCRIPTS))

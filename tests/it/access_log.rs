@@ -58,6 +58,7 @@ fn fields(client: Value) -> Value {
     });
     // The macro has a limit of recursion.
     every["upstream.anchor"] = "".into();
+    every["door"] = "http".into();
     merged(every, client)
 }
 

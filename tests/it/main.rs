@@ -49,6 +49,8 @@ mod http2;
 mod identities;
 mod import;
 mod in_band;
+#[cfg(feature = "jump")]
+mod jump;
 mod kubeconfigs;
 mod kubernetes;
 mod limits;

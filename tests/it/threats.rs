@@ -146,6 +146,7 @@ fn shared(targets: Vec<ServiceTarget>) -> (Arc<Shared>, DrainController) {
         users: LimitOwners::new(limits.user_limits()),
         connect_rate: ConnectRate::new(limits.client),
         unfinished: UnfinishedSet::new(NonZeroU32::new(8)),
+        logins: UnfinishedSet::new(None),
         // The one that runs, and the one that panics.
         tunnels: Arc::new(Slots::new(NonZeroU32::new(2))),
         total: Budgets::new(limits.process.rates(), burst),

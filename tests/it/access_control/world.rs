@@ -167,6 +167,7 @@ impl World {
             users: LimitOwners::new(limits.user_limits()),
             connect_rate: ConnectRate::new(limits.client),
             unfinished: UnfinishedSet::new(None),
+            logins: UnfinishedSet::new(None),
             tunnels: Arc::new(Slots::new(None)),
             total: Budgets::new(limits.process.rates(), burst),
             ids: Ids::default(),
