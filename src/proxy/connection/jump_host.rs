@@ -144,7 +144,13 @@ async fn serve_channels<'a, F: Future<Output = Option<String>>>(
         let event = tokio::select! {
             biased;
             event = connection.next() => event,
-            refusal = pending.idle_expired() => return served.map_err(|_| refusal),
+            refusal = pending.idle_expired() => {
+                if served.is_ok() {
+                    // It follows the end of the last tunnel, which the client may not have read.
+                    connection.disconnect(Refusal::from(refusal).phrase()).await;
+                }
+                return served.map_err(|_| refusal);
+            }
         };
         let Some(Event::Channel(request)) = event else {
             return served;

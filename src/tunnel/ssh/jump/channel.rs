@@ -126,7 +126,7 @@ impl transport::Reader for Reader<'_> {
     }
 
     async fn failed(&mut self) -> io::Error {
-        poll_fn(|context| self.inbox.poll_end(context)).await.into()
+        poll_fn(|context| self.inbox.poll_failed(context)).await.into()
     }
 
     async fn ended(&mut self) -> io::Result<()> {

@@ -145,6 +145,12 @@ impl Gate {
         *spent = (*spent - i64::from(window)).max(-i64::from(window));
     }
 
+    /// Expects no more of them: the client asks for its next channel after it has read of the close.
+    pub(super) fn expect_no_late(&self) {
+        let spent = &mut self.state.lock().budget.spent;
+        *spent = (*spent).max(0);
+    }
+
     /// Returns how the connection's end looks to a channel that was open. A FIN without a message of SSH before it is an end
     /// of stream: at a logout OpenSSH ends its jump host so.
     pub(super) fn end(&self) -> ChannelEnd {
@@ -191,9 +197,12 @@ impl Gate {
         Bytes::from_owner(Piece { bytes, gate })
     }
 
+    /// Counts a payload that waits for the target. It earns what its packet has spent, and no more: else small ones would pay
+    /// for exchanges of keys.
     fn add(&self, payload: &[u8]) {
         let mut state = self.state.lock();
         state.queued += cost(payload);
+        state.budget.earn(signed(payload.len() + payload.len() / 8 + PACKET));
     }
 
     fn release(&self, cost: usize) {
@@ -261,6 +270,8 @@ pub(super) struct Inbox {
 struct Upload {
     payloads: VecDeque<Bytes>,
     has_finished: bool,
+    /// True if the relay has read the end of stream.
+    has_read_all: bool,
     end: Option<ChannelEnd>,
     /// True if the relay has dropped its end.
     is_abandoned: bool,
@@ -278,7 +289,6 @@ impl Inbox {
 
     /// Appends bytes of the client.
     pub(super) fn push(&self, bytes: &[u8]) {
-        self.gate.state.lock().budget.earn(signed(cost(bytes)));
         self.update(|upload| {
             // In one step: a payload that comes after the relay has left would be counted for ever.
             if !bytes.is_empty() && !upload.is_abandoned {
@@ -326,7 +336,10 @@ impl Inbox {
     /// Takes the next bytes, at most `max`; `None` if none wait.
     pub(super) fn take(&self, max: usize) -> Option<Bytes> {
         let mut upload = self.upload.lock();
-        let mut payload = upload.payloads.pop_front()?;
+        let Some(mut payload) = upload.payloads.pop_front() else {
+            upload.has_read_all = upload.has_finished;
+            return None;
+        };
         let before = cost(&payload);
         let taken = payload.split_to(max.min(payload.len()));
         let mut rest = 0;
@@ -349,6 +362,17 @@ impl Inbox {
             return Poll::Ready(Ok(()));
         }
         upload.poll_end(context).map(|end| Err(end.into()))
+    }
+
+    /// Completes when the channel has failed, or has ended after all that its client has sent was read: bytes before an end of
+    /// stream reach a slow target.
+    pub(super) fn poll_failed(&self, context: &Context<'_>) -> Poll<ChannelEnd> {
+        let mut upload = self.upload.lock();
+        if upload.end == Some(ChannelEnd::Closed) && upload.has_finished && !upload.has_read_all {
+            // The relay's own reads change that, so there is nothing to wake.
+            return Poll::Pending;
+        }
+        upload.poll_end(context)
     }
 
     /// Completes when the channel has ended.
@@ -382,6 +406,8 @@ fn cost(payload: &[u8]) -> usize {
     payload.len() + 128
 }
 
+/// The least that a packet of data has besides its payload: lengths, type, channel, padding, tag.
+const PACKET: usize = 36;
 /// Bytes that may wait for the target. One packet more may come.
 const MAX_QUEUED: usize = 256 * 1024;
 /// Bytes of the download that may wait for the socket. One piece more may come.
@@ -529,6 +555,43 @@ mod tests {
         gate.expect_late(1024 * 1024);
         gate.read(1024 * 1024);
         assert!(!is_refused(&gate), "and bytes for a channel that was closed here");
+        gate.expect_late(1024 * 1024);
+        gate.expect_no_late();
+        gate.read(64 * 1024 + 1);
+        assert!(is_refused(&gate), "before the next one");
+    }
+
+    #[test]
+    fn payloads_earn_no_exchange_of_keys() {
+        for payload in [&b""[..], b"x"] {
+            let gate = Arc::new(Gate::default());
+            gate.authenticated();
+            let inbox = Inbox::new(Arc::clone(&gate));
+            let mut exchanges = 0;
+            while exchanges < 1000 && !is_refused(&gate) {
+                for _ in 0..4 {
+                    gate.read(PACKET + payload.len());
+                    inbox.push(payload);
+                    inbox.take(usize::MAX);
+                }
+                gate.read(330);
+                exchanges += 1;
+            }
+            assert!(exchanges < 1000, "{payload:?}");
+        }
+    }
+
+    #[test]
+    fn bytes_before_an_end_of_stream_are_read_before_the_end_of_the_channel() {
+        let inbox = Inbox::new(Arc::default());
+        inbox.push(b"last");
+        inbox.finish();
+        inbox.fail(ChannelEnd::Closed);
+        assert!(inbox.poll_failed(&context()).is_pending());
+        assert_eq!(inbox.take(9).unwrap(), "last");
+        assert!(inbox.poll_failed(&context()).is_pending(), "the target may not have it");
+        assert!(inbox.take(9).is_none());
+        assert!(inbox.poll_failed(&context()).is_ready());
     }
 
     #[tokio::test(start_paused = true)]

@@ -208,6 +208,11 @@ impl Handler for JumpHandler {
             reply.reject(refusal(RESOURCE_SHORTAGE, ONE_AT_A_TIME.to_owned())).await;
             return Ok(());
         }
+        if channel.writable_packet_size().await < MIN_PACKET {
+            reply.reject(refusal(RESOURCE_SHORTAGE, SMALL_PACKETS.to_owned())).await;
+            return Ok(());
+        }
+        self.gate.expect_no_late();
         let (id, inbox) = (channel.id(), Inbox::new(Arc::clone(&self.gate)));
         let (_, download) = channel.split();
         let own = Channel::new(Arc::clone(&inbox), outlet(download));
@@ -247,6 +252,8 @@ impl Handler for JumpHandler {
 
     async fn channel_close(&mut self, channel: ChannelId, _session: &mut Session) -> Result<(), russh::Error> {
         self.silent.remove(&channel);
+        // The library has answered it.
+        self.open.lock().take_if(|open| *open == channel);
         if let Some(inbox) = self.inbox(channel) {
             inbox.fail(ChannelEnd::Closed);
         }
@@ -389,6 +396,8 @@ pub(super) const EVENTS: usize = 3;
 /// The channels that a client may ask for on one connection, most of them one after another.
 const MAX_CHANNELS: u32 = 1024;
 const MAX_SESSIONS: usize = 16;
+/// A packet of one byte takes 36 on the wire.
+const MIN_PACKET: usize = 256;
 /// Bytes of a user name, and of a password or token: what a head of HTTP can have.
 const MAX_USER: usize = 512;
 const MAX_PASSWORD: usize = 12 * 1024;
@@ -397,4 +406,5 @@ const STDERR: u32 = 1;
 const PROHIBITED: u32 = 1;
 const RESOURCE_SHORTAGE: u32 = 4;
 const JUMP_HOST: &str = "this is a jump host, and runs nothing: ssh -J HOST NAME\r\n";
+const SMALL_PACKETS: &str = "the channel's window and packets are too small: 256 bytes at least";
 const ONE_AT_A_TIME: &str = "this connection carries a tunnel already: open another one (ControlMaster no)";
