@@ -219,7 +219,10 @@ true
 {{- if and .trustedTLS (not .trustedIPs) -}}
 {{- fail (printf "ports.%s.websocket.trustedTLS needs trustedIPs: any client could count as one of TLS" $.name) -}}
 {{- end -}}
-{{- $trusted = concat $trusted .trustedIPs | uniq -}}
+{{- if and $trusted (ne (sortAlpha $trusted | join " ") (sortAlpha .trustedIPs | join " ")) -}}
+{{- fail (printf "ports.%s: proxyProtocol.trustedIPs and websocket.trustedIPs differ: the proxy has one list of trusted addresses for a port" $.name) -}}
+{{- end -}}
+{{- $trusted = .trustedIPs -}}
 {{- $_ := set $listener "websocket" (dict "path" .path "trusted_tls" .trustedTLS) -}}
 {{- else if or .trustedIPs .trustedTLS -}}
 {{- fail (printf "ports.%s.websocket has no effect without its path" $.name) -}}
