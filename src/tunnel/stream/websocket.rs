@@ -1,10 +1,11 @@
 //! A WebSocket connection as the transport of a tunnel, over another transport.
 //!
-//! An end of stream is a close frame: WebSocket has no half-close, but each end reads until the other's (RFC 6455 section
-//! 5.5.1). An end without one is a reset.
+//! A direction ends with a close frame: WebSocket has no half-close, but each end reads until the other's (RFC 6455 section
+//! 5.5.1). A transport that ends without one counts as a reset.
 
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
+use std::mem::take;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -36,12 +37,11 @@ impl<T: Transport> WebSocket<T> {
         self.codec.sender.set_close_frame(CloseFrame::new(code, reason));
     }
 
-    /// Sends the close frame, within bounds of time.
-    async fn close(&mut self) {
+    /// Sends the close frame, within bounds of time. Returns whether it was sent.
+    async fn close(&mut self) -> bool {
         let (_, mut writer) = self.split();
         let closed = poll_fn(|context| writer.poll_close(context));
-        // The transport is closed next in any case.
-        timeout(CLOSE_TIMEOUT, closed).await.ok();
+        matches!(timeout(CLOSE_TIMEOUT, closed).await, Ok(Ok(())))
     }
 
     /// Returns whether the client has sent its close frame, and ours is queued, or never will be.
@@ -73,7 +73,15 @@ impl<T: Transport> Transport for WebSocket<T> {
         let codec = &mut self.codec;
         let shared = Arc::new(Mutex::new(Outgoing { writer, codec }));
         let writer = WebSocketWriter(Arc::clone(&shared));
-        (WebSocketReader { reader, shared }, writer)
+        let has_read_nothing = false;
+        (
+            WebSocketReader {
+                reader,
+                shared,
+                has_read_nothing,
+            },
+            writer,
+        )
     }
 
     fn keep_unsent_below(&mut self, unsent: usize) {
@@ -94,8 +102,9 @@ impl<T: Transport> Transport for WebSocket<T> {
         self.transport.abort().await;
     }
 
+    /// Ends the transport's stream after the close frame, which may not have been taken yet.
     async fn sent(&mut self) {
-        {
+        if self.close().await {
             let (_, mut writer) = self.transport.split();
             let shutdown = poll_fn(|context| writer.poll_shutdown(context));
             timeout(CLOSE_TIMEOUT, shutdown).await.ok();
@@ -131,6 +140,8 @@ impl<W: Writer> Outgoing<'_, W> {
 pub struct WebSocketReader<'a, R, W> {
     reader: R,
     shared: Arc<Mutex<Outgoing<'a, W>>>,
+    /// True if the last read had no payload.
+    has_read_nothing: bool,
 }
 
 impl<R: Reader, W: Writer> WebSocketReader<'_, R, W> {
@@ -159,6 +170,11 @@ impl<R: Reader, W: Writer> WebSocketReader<'_, R, W> {
 
 impl<R: Reader, W: Writer> Reader for WebSocketReader<'_, R, W> {
     fn poll_readable(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // No limit counts pings and empty frames: without a pause a flood of them would keep this worker.
+        if take(&mut self.has_read_nothing) {
+            context.waker().wake_by_ref();
+            return Poll::Pending;
+        }
         let mut shared = self.shared.lock();
         // A pong that the client has not taken yet.
         let _is_sent = shared.poll_flush(context);
@@ -185,8 +201,8 @@ impl<R: Reader, W: Writer> Reader for WebSocketReader<'_, R, W> {
             None => drop(shared),
         }
         match ready!(self.poll_decode(context, buffer))? {
-            // No limit counts pings and empty frames: without a pause a flood of them would keep this worker.
             Some(0) => {
+                self.has_read_nothing = true;
                 context.waker().wake_by_ref();
                 Poll::Pending
             }
@@ -258,3 +274,29 @@ impl<W: Writer> Writer for WebSocketWriter<'_, W> {
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 /// The status 1011 of a close frame.
 const INTERNAL_ERROR: u16 = 1011;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::task::Waker;
+    use tokio::io::AsyncWriteExt as _;
+    use tokio::net::{TcpListener, TcpStream};
+
+    #[tokio::test]
+    async fn a_flood_of_pings_pauses_after_each_read() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let mut websocket = WebSocket::server(listener.accept().await.unwrap().0, Vec::new());
+        client.write_all(&[PING, PING].concat()).await.unwrap();
+        let (mut reader, _writer) = websocket.split();
+        let mut context = Context::from_waker(Waker::noop());
+        for _ in 0..2 {
+            poll_fn(|context| reader.poll_readable(context)).await.unwrap();
+            assert!(reader.poll_read(&mut context, &mut [0; PING.len()]).is_pending());
+            assert!(reader.poll_readable(&mut context).is_pending());
+        }
+    }
+
+    /// Its mask is of zeros.
+    const PING: [u8; 6] = [0x89, 0x80, 0, 0, 0, 0];
+}

@@ -24,7 +24,8 @@ fn nginx(site: &Site<'_>) -> Command {
 
 fn passes_tls_on_by_its_name(setup: Setup) {
     let (authority, target) = (Authority::new(), Target::listen());
-    let issued = authority.server("server", &["ssh.example.com"]);
+    // Both names are in the certificate: only the balancer can refuse one.
+    let issued = authority.server("server", &["ssh.example.com", "other.example.com"]);
     let settings = format!(
         "listen: {{address: \"127.0.0.1:0\", tls: required, proxy_protocol: required, trusted_proxies: [127.0.0.1/32]}}\n\
          tls: {{certificates: [{}]}}\n{}",
