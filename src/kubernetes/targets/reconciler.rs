@@ -5,7 +5,6 @@ mod source_state;
 
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
@@ -127,7 +126,7 @@ impl Reconciler {
         self.is_confirmed = false;
         self.cluster.forget_notices();
         self.cluster.configure(policy);
-        self.show_sources();
+        source_state::show(&self.sources, &self.outputs.metrics, &self.outputs.writer);
         self
     }
 
@@ -346,7 +345,7 @@ impl Reconciler {
     /// Applies all events so far to the allowlist. A list that is missing delays its own targets, and before the first list
     /// those of others, too; one of pods does so until it fails, for [`MAX_DELAY_BY_PODS`].
     fn settle(&mut self) {
-        self.show_sources();
+        source_state::show(&self.sources, &self.outputs.metrics, &self.outputs.writer);
         let is_late = self.pods_until.is_none();
         let delays = |source: &SourceState| !(source.is_of_pods() && (source.has_failed || is_late));
         let mut unlisted = self.sources.iter().filter(|source| !source.is_listed);
@@ -420,33 +419,6 @@ impl Reconciler {
         }
         self.is_confirmed |= confirms;
         confirms
-    }
-
-    /// Sets the metrics of the sources, and requests another list of each source that holds removals.
-    ///
-    /// The time of the last sync is that of the oldest source. Until every source has answered, it stays at the time of the
-    /// snapshot, or at 0.
-    fn show_sources(&self) {
-        let metrics = &self.outputs.metrics;
-        let mut is_held = false;
-        for source in &self.sources {
-            let holds = source.removal_hold.is_active();
-            source.handle.wants_list.store(holds, Ordering::Relaxed);
-            is_held |= holds;
-        }
-        metrics.removals_held.set(i64::from(is_held));
-        let missing = self.sources.iter().filter(|source| !source.is_listed).count();
-        metrics.lists_missing.set(i64::try_from(missing).unwrap_or(i64::MAX));
-        let (empty, read): (Vec<_>, Vec<_>) = self.sources.iter().partition(|source| source.is_treated_as_empty);
-        let namespaces: HashSet<_> = empty.iter().map(|source| &source.handle.source.namespace).collect();
-        let namespaces = i64::try_from(namespaces.len()).unwrap_or(i64::MAX);
-        metrics.namespaces_forbidden.set(namespaces);
-        let unconfirmed = read.iter().filter_map(|source| source.unconfirmed);
-        self.outputs.writer.set_unconfirmed(unconfirmed.reduce(f64::min));
-        let current: Option<Vec<f64>> = read.iter().map(|source| source.current).collect();
-        if let Some(oldest) = current.and_then(|times| times.into_iter().reduce(f64::min)) {
-            metrics.last_sync_timestamp.set(oldest);
-        }
     }
 
     fn load_snapshot(&mut self) {

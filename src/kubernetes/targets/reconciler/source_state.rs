@@ -1,11 +1,14 @@
 //! The reconciler's knowledge of one source.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
+use std::sync::atomic::Ordering;
 
+use crate::kubernetes::metrics::ClusterMetrics;
 use crate::kubernetes::objects::model::Kind;
 use crate::kubernetes::targets::join::AwaitedList;
 use crate::kubernetes::targets::mass_removal_hold::MassRemovalHold;
 use crate::kubernetes::targets::source::{Source, SourceHandle};
+use crate::policy::allowlist::Writer;
 
 /// A source, and what its events have said.
 #[derive(Clone, Debug)]
@@ -74,5 +77,31 @@ impl SourceState {
     /// Returns whether it has answered, or need not: its namespace counts as empty, or it is of pods that must not be read.
     pub(super) fn is_synced(&self) -> bool {
         self.current.is_some() || self.is_treated_as_empty || (self.is_of_pods() && self.is_refused)
+    }
+}
+
+/// Sets the metrics of the sources, and requests another list of each source that holds removals.
+///
+/// The time of the last sync is that of the oldest source. Until every source has answered, it stays at the time of the
+/// snapshot, or at 0.
+pub(super) fn show(sources: &[SourceState], metrics: &ClusterMetrics, writer: &Writer) {
+    let mut is_held = false;
+    for source in sources {
+        let holds = source.removal_hold.is_active();
+        source.handle.wants_list.store(holds, Ordering::Relaxed);
+        is_held |= holds;
+    }
+    metrics.removals_held.set(i64::from(is_held));
+    let missing = sources.iter().filter(|source| !source.is_listed).count();
+    metrics.lists_missing.set(i64::try_from(missing).unwrap_or(i64::MAX));
+    let (empty, read): (Vec<_>, Vec<_>) = sources.iter().partition(|source| source.is_treated_as_empty);
+    let namespaces: HashSet<_> = empty.iter().map(|source| &source.handle.source.namespace).collect();
+    let namespaces = i64::try_from(namespaces.len()).unwrap_or(i64::MAX);
+    metrics.namespaces_forbidden.set(namespaces);
+    let unconfirmed = read.iter().filter_map(|source| source.unconfirmed);
+    writer.set_unconfirmed(unconfirmed.reduce(f64::min));
+    let current: Option<Vec<f64>> = read.iter().map(|source| source.current).collect();
+    if let Some(oldest) = current.and_then(|times| times.into_iter().reduce(f64::min)) {
+        metrics.last_sync_timestamp.set(oldest);
     }
 }
