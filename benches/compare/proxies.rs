@@ -223,7 +223,7 @@ pub(crate) fn softirq_time() -> Duration {
     TICK * ticks.unwrap_or(0)
 }
 
-/// What the kernel holds and cannot reclaim, of the whole machine, in KiB: `SUnreclaim` of proc_meminfo(5).
+/// The kernel's memory that it cannot reclaim, of the whole machine, in KiB: `SUnreclaim` of proc_meminfo(5).
 pub(crate) fn kernel_memory() -> f64 {
     let memory = fs::read_to_string("/proc/meminfo").unwrap();
     let line = memory.lines().find(|line| line.starts_with("SUnreclaim:")).unwrap();

@@ -44,7 +44,7 @@ def greet(process):
 
 
 async def run(*command, status=0):
-    """What a command prints, within two minutes."""
+    """Returns the output of a command, within two minutes."""
     environment = os.environ | {"SWITCHBOARD_NO_ENV_PROXY": "1"}
     flags = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "timeout": 120}
     done = await asyncio.to_thread(subprocess.run, command, env=environment, check=False, **flags)

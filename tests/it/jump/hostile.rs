@@ -397,7 +397,7 @@ fn a_channel_may_follow_the_last_one() {
     });
 }
 
-/// What a client sends waits in its own memory. Its download goes on until the window is full that the client has opened: the
+/// The upload waits in the client's own memory. Its download goes on until the window is full that the client has opened: the
 /// library reads no more of them.
 #[test]
 fn a_target_that_takes_nothing_stops_its_client_alone() {
