@@ -53,7 +53,9 @@ impl Controller {
         };
         outputs.writer.configure(options.allowlist_options());
         let reconciler = IdleReconciler::default();
-        outputs.writer.set_cluster(Box::new(Remarks(Arc::clone(&reconciler))));
+        outputs
+            .writer
+            .set_cluster(Box::new(Remarks::new(Arc::clone(&reconciler))));
         let worker = Worker {
             policy: Arc::new(watch::Sender::new(TargetPolicy::new(&options, limits))),
             options,

@@ -1,6 +1,9 @@
 //! Remarks about a Service from what the watches have seen: why it is not on the allowlist, and what does not apply as written.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+
+use parking_lot::MutexGuard;
 
 use super::join::ClusterObjects;
 use super::notices::ServiceNotice;
@@ -11,12 +14,37 @@ use crate::policy::allowlist::{ClusterView, NoRemarks, TargetId};
 
 /// The objects of the running reconciler.
 #[derive(Debug)]
-pub(super) struct Remarks(pub(super) IdleReconciler);
+pub(super) struct Remarks {
+    idle: IdleReconciler,
+    /// True if the last wait for it was in vain. None waits again before a look-up succeeds: a page has thousands of targets.
+    was_busy: AtomicBool,
+}
+
+impl Remarks {
+    /// Creates the remarks of this reconciler.
+    pub(super) fn new(idle: IdleReconciler) -> Self {
+        Self {
+            idle,
+            was_busy: AtomicBool::new(false),
+        }
+    }
+
+    /// Returns the reconciler between two of its steps; `None` if one takes long.
+    fn idle(&self) -> Option<MutexGuard<'_, Option<Box<Reconciler>>>> {
+        let wait = match self.was_busy.load(Ordering::Relaxed) {
+            true => Duration::ZERO,
+            false => STEP_TIMEOUT,
+        };
+        let idle = self.idle.try_lock_for(wait);
+        self.was_busy.store(idle.is_none(), Ordering::Relaxed);
+        idle
+    }
+}
 
 impl ClusterView for Remarks {
     fn remarks(&self, id: &TargetId) -> Result<Vec<String>, NoRemarks> {
-        let reconciler = self.0.try_lock_for(STEP_TIMEOUT);
-        let reconciler = reconciler.as_ref().and_then(|idle| idle.as_deref());
+        let idle = self.idle();
+        let reconciler = idle.as_ref().and_then(|idle| idle.as_deref());
         let cluster = reconciler.ok_or(NoRemarks::Busy)?.cluster();
         let has_pods = cluster.policy().options.pods.enabled;
         let key = match id.service.split_once('.') {
@@ -28,8 +56,8 @@ impl ClusterView for Remarks {
     }
 
     fn unlisted(&self) -> Vec<String> {
-        let reconciler = self.0.try_lock_for(STEP_TIMEOUT);
-        let reconciler = reconciler.as_ref().and_then(|idle| idle.as_deref());
+        let idle = self.idle();
+        let reconciler = idle.as_ref().and_then(|idle| idle.as_deref());
         reconciler.into_iter().flat_map(Reconciler::unlisted).collect()
     }
 }
@@ -129,3 +157,22 @@ fn without_endpoint(service: &Service, slices: &[(Box<str>, Slice)]) -> Option<S
 const STEP_TIMEOUT: Duration = Duration::from_millis(500);
 /// The most pods that a remark names.
 const MAX_CLAIMANTS: usize = 5;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_many_look_ups_during_one_long_step_the_first_one_waits() {
+        let remarks = Remarks::new(IdleReconciler::default());
+        let step = remarks.idle.lock();
+        assert!(remarks.idle().is_none());
+        assert!(remarks.was_busy.load(Ordering::Relaxed));
+        // Each would wait half a second: this test would take hours.
+        for _ in 0..10_000 {
+            assert!(remarks.idle().is_none());
+        }
+        drop(step);
+        assert!(remarks.idle().is_some() && !remarks.was_busy.load(Ordering::Relaxed));
+    }
+}
