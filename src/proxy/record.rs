@@ -73,7 +73,7 @@ pub struct RequestInfo {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Door {
-    /// HTTP CONNECT.
+    /// HTTP: CONNECT, or a WebSocket.
     #[default]
     Http,
     /// Channels of SSH: the proxy is a jump host.
