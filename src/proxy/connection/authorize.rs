@@ -10,7 +10,7 @@ use super::pending::{PendingRequest, Way};
 use crate::base::authority::Authority;
 use crate::base::boxed::boxed;
 use crate::policy::access::credentials::credential::{Credential, CredentialError};
-use crate::policy::access::{Method, Mode, RequestCredentials, Right, Subject, TunnelGrant};
+use crate::policy::access::{Method, Mode, RequestCredentials, Right, Subject, TunnelGrant, User};
 use crate::policy::allowlist::Target;
 use crate::protocol::end_notice::Marker;
 use crate::proxy::anchors::AnchorStream;
@@ -191,14 +191,18 @@ pub(super) async fn log_in(
 ) -> Result<(), Refusal> {
     let claimed = pending.shared.access.claimed_user(&credential);
     let user = authenticate(Some(Ok(credential)), true, pending).await?.user;
-    // The name of a password was looked up with its prefix.
-    if name.is_empty() || user.method == Method::Password || *user.name == *name {
+    if may_log_in_as(name, &user) {
         return Ok(());
     }
     let refusal = RefusalReason::CredentialsRefused.into();
     (pending.record.info.user, pending.record.info.claimed) = (None, claimed);
     pending.record.set_authorization(&refusal, true);
     Err(refusal)
+}
+
+/// Returns whether a proved user may use that user name. The name of a password was looked up already, with its prefix.
+fn may_log_in_as(name: &str, user: &User) -> bool {
+    name.is_empty() || user.method == Method::Password || *user.name == *name
 }
 
 /// Decides whether the user of a request may serve the target as its anchor. A denial counts with every `access.mode`.
@@ -299,4 +303,32 @@ fn hide_target(refusal: Refusal, pending: &PendingRequest<'_>) -> Refusal {
         return Refusal::new(refusal.reason, RefusalReason::NotAllowed.phrase());
     }
     refusal
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_or_ticket_logs_in_as_its_own_user_alone() {
+        let of = |method| User {
+            name: "alice".into(),
+            uid: None,
+            groups: Vec::new(),
+            extra: Default::default(),
+            method,
+            expires: None,
+        };
+        for method in [Method::Ticket, Method::TokenReview, Method::Oidc] {
+            let allowed = ["alice", "", "bob", "Alice", "alice2"].map(|name| may_log_in_as(name, &of(method)));
+            assert_eq!(allowed, [true, true, false, false, false], "{method:?}");
+        }
+        assert!(may_log_in_as(
+            "alice",
+            &User {
+                name: "file:alice".into(),
+                ..of(Method::Password)
+            }
+        ));
+    }
 }
