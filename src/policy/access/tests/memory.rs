@@ -268,9 +268,15 @@ async fn an_outage_keeps_no_user_of_a_large_office_out() {
     let held = world.grant("user0", "a").await.unwrap();
     sleep(seconds(60)).await;
     world.script.fail();
-    // An open tunnel has found out.
-    world.access.user_lists_changed();
-    sleep(seconds(1)).await;
+    // An open tunnel finds out at a recheck. The first one may need no review: its phase is random, and earlier answers count.
+    let before = world.script.asked();
+    for _ in 0..300 {
+        world.access.user_lists_changed();
+        sleep(seconds(1)).await;
+        if world.script.asked() > before {
+            break;
+        }
+    }
     for (granted, wait) in logins(3_000).await {
         assert!(granted.is_ok() && wait < seconds(3), "{:?} {wait:?}", granted.err());
     }

@@ -1,7 +1,7 @@
 //! The sending half of a stream: the download.
 
 use std::convert::Infallible;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -122,17 +122,20 @@ impl SendHalf {
         if !self.finished {
             self.leave_queue();
             let (empty, flushed) = Payload::last(Vec::new(), &self.outgoing);
-            self.flushed = Some(flushed);
-            // It fails for a stream that has been reset. Then the next flush ends the wait.
-            self.stream.send_data(empty, false).ok();
+            let sent = self.stream.send_data(empty, false);
+            self.flushed = sent.is_ok().then_some(flushed);
         }
     }
 
-    /// Waits until END_STREAM, or the [mark](Self::mark), has been flushed, at most `max`. A second call does not wait.
+    /// Waits until END_STREAM, or the [mark](Self::mark), has been flushed, or the client has reset the stream, at most
+    /// `max`. A second call does not wait.
     pub(super) async fn flushed(&mut self, max: Duration) {
-        if let Some(flushed) = self.flushed.take() {
-            timeout(max, flushed).await.ok();
-        }
+        let flushed = poll_fn(|context| match self.poll_flushed(context) {
+            Poll::Pending => self.poll_reset(context).map(|_| ()),
+            flushed @ Poll::Ready(()) => flushed,
+        });
+        timeout(max, flushed).await.ok();
+        self.flushed = None;
     }
 
     /// Completes when END_STREAM, the mark or the end has been flushed, or at once if there is none.
@@ -151,9 +154,9 @@ impl SendHalf {
             self.finished = true;
             self.leave_queue();
             let (last, flushed) = Payload::last(last, &self.outgoing);
-            self.flushed = Some(flushed);
-            // It fails for a stream that has been reset, which the reader reports.
-            self.stream.send_data(last, true).ok();
+            // It fails for a stream that has been reset, which the reader reports: nothing of it is flushed any more.
+            let sent = self.stream.send_data(last, true);
+            self.flushed = sent.is_ok().then_some(flushed);
         }
     }
 }
@@ -300,6 +303,7 @@ mod tests {
     use std::task::Waker;
 
     use bytes::Bytes;
+    use futures_util::FutureExt as _;
     use h2::server;
     use http::{Request, Response};
     use tokio::io::{DuplexStream, duplex};
@@ -349,5 +353,18 @@ mod tests {
         assert!(write(&last).is_pending(), "the bytes are not flushed");
         outgoing.flushed();
         assert!(write(&last).is_ready());
+    }
+    #[tokio::test]
+    async fn no_end_of_a_stream_that_was_reset_is_waited_for() {
+        let outgoing = Outgoing::new(Credit::default());
+        let (_h2, mut halves) = Box::pin(streams(2, &outgoing)).await;
+        for half in &mut halves {
+            half.reset(Reason::CANCEL);
+        }
+        halves[0].finish(Vec::new());
+        halves[1].mark();
+        for half in &mut halves {
+            assert!(half.flushed(Duration::MAX).now_or_never().is_some());
+        }
     }
 }
