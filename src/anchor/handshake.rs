@@ -29,7 +29,7 @@ use crate::tunnel::limits::unfinished::{EvictionClass, EvictionKey, UnfinishedGu
 pub(super) async fn serve(connection: Connection, shared: Arc<Shared>) {
     let key = EvictionKey {
         class: EvictionClass::Eligible,
-        seq: shared.next_number(),
+        number: shared.next_number(),
     };
     let guard = UnfinishedGuard::join([Some(&shared.handshakes), None], key);
     let result = tokio::select! {

@@ -23,7 +23,7 @@ where
     let spawn = move |stream, peer| {
         number += 1;
         let class = EvictionClass::Eligible;
-        let key = EvictionKey { class, seq: number };
+        let key = EvictionKey { class, number };
         let (serving, open) = (serve(stream, peer), Arc::clone(&open));
         tokio::spawn(async move {
             let guard = UnfinishedGuard::join([Some(&open), None], key);

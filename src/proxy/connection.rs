@@ -152,7 +152,7 @@ async fn serve_http2(connection: http2::Connection<Stream>, mut pending: Pending
     };
     let go_away = http2::GoAway {
         drain,
-        connection_id: pending.record.info.id.seq,
+        number: pending.record.info.id.number,
         lapsed: &lapsed,
     };
     match boxed(http2::serve(connection, overdue, go_away, tunnel)).await {
@@ -164,7 +164,7 @@ async fn serve_http2(connection: http2::Connection<Stream>, mut pending: Pending
 /// Reads one request and answers it. `None` if it was refused, or its client has left.
 async fn serve_request<'a>(mut exchange: Exchange, mut pending: PendingRequest<'a>) -> Option<AnsweredRequest<'a>> {
     pending.record.info.http = exchange.version();
-    let (drain, number) = (&pending.shared.drain, pending.record.info.id.seq);
+    let (drain, number) = (&pending.shared.drain, pending.record.info.id.number);
     let credentials = match pending.shared.access.mode() {
         Mode::Open => CredentialPolicy::Ignored,
         Mode::Report | Mode::Enforce => CredentialPolicy::Read,

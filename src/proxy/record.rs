@@ -211,7 +211,7 @@ impl Default for Ids {
 pub struct Id {
     process: u32,
     /// Counted up from 1 in this process.
-    pub seq: u64,
+    pub number: u64,
 }
 
 impl Ids {
@@ -219,13 +219,13 @@ impl Ids {
     pub fn next(&self) -> Id {
         Id {
             process: self.process,
-            seq: self.next.fetch_add(1, Ordering::Relaxed),
+            number: self.next.fetch_add(1, Ordering::Relaxed),
         }
     }
 }
 
 impl fmt::Display for Id {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:08x}-{:x}", self.process, self.seq)
+        write!(f, "{:08x}-{:x}", self.process, self.number)
     }
 }

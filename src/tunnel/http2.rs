@@ -56,7 +56,7 @@ pub struct GoAway<'a> {
     /// The drain of the process.
     pub drain: &'a Drain,
     /// The number of this connection.
-    pub connection_id: u64,
+    pub number: u64,
     /// Notified when the connection must take no more tunnels, as with a lapsed client certificate.
     pub lapsed: &'a Notify,
 }
@@ -216,13 +216,13 @@ impl<D: Transport, F: Future<Output = ()>, E: Future<Output = RefusalReason>> Ht
     ) -> Result<(), RefusalReason> {
         let GoAway {
             drain,
-            connection_id,
+            number,
             lapsed,
         } = go_away;
         let (mut verdict, mut failure) = (Ok(()), None);
         let mut leaving = pin!(async {
             tokio::select! {
-                () = drain.draining(connection_id) => {}
+                () = drain.draining(number) => {}
                 () = lapsed.notified() => {}
             }
         });
@@ -411,7 +411,7 @@ mod tests {
         let ((_conductor, drain), lapsed) = (DrainController::new(), Notify::new());
         let go_away = GoAway {
             drain: &drain,
-            connection_id: 7,
+            number: 7,
             lapsed: &lapsed,
         };
         let mut received = vec![0; 9];

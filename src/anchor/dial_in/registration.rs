@@ -34,7 +34,7 @@ pub(super) async fn serve(opened: OpenConnection, replica: CoveredReplica, cover
     let ((_controller, drain), leaving) = (DrainController::new(), Notify::new());
     let go_away = GoAway {
         drain: &drain,
-        connection_id: 0,
+        number: 0,
         lapsed: &leaving,
     };
     let overdue = |_: WaitFor| pending::<RefusalReason>();

@@ -39,7 +39,7 @@ pub(super) async fn ended(
         })
     });
     let Query { limit, cursor, .. } = query;
-    let page = PageQuery { limit, cursor }.page(past.entries, |ended| sort_key(&**ended, ended.id.seq));
+    let page = PageQuery { limit, cursor }.page(past.entries, |ended| sort_key(&**ended, ended.id.number));
     let Page { items, total, next } = page.map_err(HttpError::bad)?;
     Ok(Json(api::EndedTunnels {
         ended: items.iter().map(|tunnel| ended_tunnel(tunnel)).collect(),
@@ -104,7 +104,7 @@ fn past_refusals(query: RefusalQuery, shared: &Shared) -> Result<api::PastRefusa
             node: "",
         })
     });
-    let page = PageQuery { limit, cursor }.page(past.entries, |entry| sort_key(&**entry, entry.request.id.seq));
+    let page = PageQuery { limit, cursor }.page(past.entries, |entry| sort_key(&**entry, entry.request.id.number));
     let Page { items, total, next } = page.map_err(HttpError::bad)?;
     Ok(api::PastRefusals {
         refusals: items.iter().map(|entry| refusal(entry)).collect(),

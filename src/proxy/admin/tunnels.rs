@@ -34,10 +34,10 @@ fn sort_key(sort: Sort, open: &OpenTunnel) -> SortKey<u64> {
         Sort::Bytes => sum(Both::from_fn(|direction| open.meter.bytes(direction))),
         Sort::Rate => sum(open.rates()),
         // The sequence number instead of the age, which would differ at the next request.
-        Sort::Age => u64::MAX - open.info.id.seq,
+        Sort::Age => u64::MAX - open.info.id.number,
         Sort::Idle => view::millis(open.activity().last_active.elapsed()),
     };
-    (key, open.info.id.seq)
+    (key, open.info.id.number)
 }
 
 /// Lists the tunnels that match a query.
@@ -86,7 +86,7 @@ pub(super) async fn close_those(
         return Err(HttpError::bad("sort, cursor: the oldest tunnels end first"));
     }
     let mut tunnels = matching(&query, &shared);
-    tunnels.sort_unstable_by_key(|open| open.info.id.seq);
+    tunnels.sort_unstable_by_key(|open| open.info.id.number);
     let left = tunnels.split_off(query.limit.unwrap_or(usize::MAX).min(tunnels.len()));
     Ok(Json(CloseResponse {
         left: left.len(),

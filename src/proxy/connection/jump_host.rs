@@ -51,7 +51,7 @@ async fn open(
     // Before the key exchange, which is the most expensive step of a connection.
     pending.admission?;
     let shared = pending.shared;
-    let (client, seq) = (pending.client()?, pending.record.info.id.seq);
+    let (client, number) = (pending.client()?, pending.record.info.id.number);
     let requires_login = shared.access.mode() == Mode::Enforce;
     let jump_host = port.jump_host.as_ref().ok_or(RefusalReason::Internal)?;
     // Before its login a connection takes more memory than others.
@@ -66,13 +66,13 @@ async fn open(
     };
     let key_exchange = EvictionKey {
         class: EvictionClass::KeyExchange,
-        seq,
+        number,
     };
     let mut connection = unless_evicted(sets, key_exchange, pending.step(exchanged)).await?;
     // A person who types is older than any client that floods: the exchange of keys costs that one as much as the proxy.
     let login = EvictionKey {
         class: EvictionClass::Eligible,
-        seq,
+        number,
     };
     let credential = unless_evicted(sets, login, boxed(authenticate(&mut connection, pending))).await?;
     Ok((connection, credential))

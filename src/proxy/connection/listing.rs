@@ -21,7 +21,7 @@ use crate::tunnel::outcome::{Refusal, RefusalReason};
 
 /// Answers the request, and closes its connection or stream.
 pub(super) async fn answer(mut exchange: Exchange, request: ListingRequest, mut pending: PendingRequest<'_>) {
-    let (drain, number) = (&pending.shared.drain, pending.record.info.id.seq);
+    let (drain, number) = (&pending.shared.drain, pending.record.info.id.number);
     // No SSH client asks.
     pending.target_is_ssh = false;
     pending.may_be_forwarded();

@@ -147,7 +147,7 @@ impl<'a> PendingRequest<'a> {
     /// Completes when an HTTP/2 connection without a stream has waited too long for the next one. The wait starts now,
     /// when the last request has been answered. The connection counts as younger than all earlier ones.
     pub(super) async fn idle_expired(&self) -> RefusalReason {
-        self.expiry(Instant::now(), self.shared.ids.next().seq).await
+        self.expiry(Instant::now(), self.shared.ids.next().number).await
     }
 
     /// Runs one step, unless the wait for the request ends first.
@@ -168,18 +168,18 @@ impl<'a> PendingRequest<'a> {
     /// Completes when the wait for the request is over.
     pub(super) async fn expired(&self) -> RefusalReason {
         let RequestInfo { accepted, id, .. } = self.record.info;
-        self.expiry(accepted, id.seq).await
+        self.expiry(accepted, id.number).await
     }
 
     /// Completes when an SSH client has waited too long with its login, which a person may have to type.
     pub(super) async fn login_expired(&self) -> RefusalReason {
         let RequestInfo { accepted, id, .. } = self.record.info;
-        self.expiry(accepted + LOGIN_TIME, id.seq).await
+        self.expiry(accepted + LOGIN_TIME, id.number).await
     }
 
     /// Completes when a refused connection that its client has not closed yet is evicted.
     pub(super) async fn evicted(&self) -> RefusalReason {
-        let number = self.record.info.id.seq;
+        let number = self.record.info.id.number;
         self.join(number, EvictionClass::Refused).evicted().await;
         RefusalReason::Evicted
     }
@@ -276,7 +276,7 @@ impl<'a> PendingRequest<'a> {
             Some(&self.shared.unfinished),
             self.client.as_ref().map(|client| &client.unfinished),
         ];
-        UnfinishedGuard::join(sets, EvictionKey { class, seq: number })
+        UnfinishedGuard::join(sets, EvictionKey { class, number })
     }
 }
 

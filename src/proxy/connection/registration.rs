@@ -49,7 +49,7 @@ pub(super) async fn register<'a>(
     request: ConnectRequest,
     mut pending: PendingRequest<'a>,
 ) -> Option<Pin<Box<dyn Future<Output = ()> + Send + 'a>>> {
-    let (shared, number) = (pending.shared, pending.record.info.id.seq);
+    let (shared, number) = (pending.shared, pending.record.info.id.number);
     let admitted = tokio::select! {
         biased;
         admitted = boxed(admit(request, &mut pending)) => admitted,
@@ -114,7 +114,7 @@ fn fields(anchors: &Anchors) -> String {
 /// Runs the connection of an anchor until it ends.
 async fn carry(admission: Admission, stream: Stream, early: Vec<u8>, mut pending: PendingRequest<'_>) {
     let (shared, info) = (pending.shared, &pending.record.info);
-    let (number, peer) = (info.id.seq, info.client);
+    let (number, peer) = (info.id.number, info.client);
     let addresses = [peer, info.locals[0].unwrap_or(peer)];
     // The connection of an anchor has log lines of its own, and no access line.
     pending.record.discard();

@@ -144,7 +144,7 @@ fn forced_close(reservation: &Reservation, record: &TunnelRecord<'_>) -> impl Fu
             () = reservation.target.removed() => CloseReason::TargetRemoved,
             () = tunnel.closed_by_operator(&record.shared.registry.ended_sessions) => CloseReason::ClosedByOperator,
             reason = right_ended => reason,
-            () = record.shared.drain.close_due(tunnel.info.id.seq, &tunnel.open, last_active) => {
+            () = record.shared.drain.close_due(tunnel.info.id.number, &tunnel.open, last_active) => {
                 match tunnel.open.is_resumable() {
                     true => CloseReason::ResumedElsewhere,
                     false => CloseReason::Drained,

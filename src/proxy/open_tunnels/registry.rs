@@ -82,7 +82,7 @@ impl Registry {
     /// Lists a tunnel for as long as the registration is held. Restrictions apply to it, also those of a moment ago: a
     /// later one finds it in the list.
     pub(crate) fn enter(&self, tunnel: Arc<OpenTunnel>) -> Registration<'_> {
-        let number = tunnel.info.id.seq;
+        let number = tunnel.info.id.number;
         self.shard(number).lock().insert(number, Arc::clone(&tunnel));
         tunnel.apply_limits(&self.restrictions);
         if let Some(reason) = self.restrictions.close_reason(&tunnel.info.subject()) {
@@ -122,7 +122,7 @@ impl Registration<'_> {
 
 impl Drop for Registration<'_> {
     fn drop(&mut self) {
-        let number = self.tunnel.info.id.seq;
+        let number = self.tunnel.info.id.number;
         self.registry.shard(number).lock().remove(&number);
         // Not left to the tunnel's drop: unread events own the tunnel for as long as their reader stalls.
         self.tunnel.open.end();
@@ -156,7 +156,7 @@ mod tests {
 
     fn tunnel(number: u64, series: &Arc<TargetSeries>) -> Arc<OpenTunnel> {
         let mut id = Ids::default().next();
-        id.seq = number;
+        id.number = number;
         let address = SocketAddr::from(([192, 0, 2, 1], 1));
         let info = RequestInfo::new(id, [address, address], Instant::now());
         let (_, drain) = DrainController::new();

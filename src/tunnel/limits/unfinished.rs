@@ -32,7 +32,7 @@ pub struct EvictionKey {
     /// The eviction class of the connection.
     pub class: EvictionClass,
     /// The number of the connection, request or idle wait, drawn at its beginning: the lowest number is the oldest.
-    pub seq: u64,
+    pub number: u64,
 }
 
 /// The outcome that a connection waits for, in the order of eviction. A connection never evicts one of a later class.
@@ -127,13 +127,13 @@ mod tests {
     use std::pin::pin;
     use std::task::{Context, Waker};
 
-    fn welcome(seq: u64) -> EvictionKey {
+    fn welcome(number: u64) -> EvictionKey {
         let class = EvictionClass::Eligible;
-        EvictionKey { class, seq }
+        EvictionKey { class, number }
     }
 
-    fn join(set: &UnfinishedSet, seq: u64) -> UnfinishedGuard<'_> {
-        UnfinishedGuard::join([Some(set), None], welcome(seq))
+    fn join(set: &UnfinishedSet, number: u64) -> UnfinishedGuard<'_> {
+        UnfinishedGuard::join([Some(set), None], welcome(number))
     }
 
     fn is_evicted(guard: &UnfinishedGuard<'_>) -> bool {
@@ -157,7 +157,7 @@ mod tests {
         set.set(NonZeroU32::new(1));
         assert!(is_evicted(&third));
         set.set(None);
-        let _more: Vec<_> = (5..15).map(|seq| join(&set, seq)).collect();
+        let _more: Vec<_> = (5..15).map(|number| join(&set, number)).collect();
         assert_eq!(set.len(), 11);
     }
 
@@ -182,7 +182,7 @@ mod tests {
         let [first, second] = [1, 2].map(|number| join(&set, number));
         let refusable = |number| {
             let class = EvictionClass::ToBeRefused;
-            UnfinishedGuard::join([Some(&set), None], EvictionKey { class, seq: number })
+            UnfinishedGuard::join([Some(&set), None], EvictionKey { class, number })
         };
         let third = refusable(3);
         let fourth = refusable(4);

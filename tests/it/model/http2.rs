@@ -115,7 +115,7 @@ impl<C: Wire, D: Transport> Downstream for Http2<C, D> {
             |_| pending(),
             http2::GoAway {
                 drain: &drain,
-                connection_id: 7,
+                number: 7,
                 lapsed: &lapsed,
             },
             |request| {
