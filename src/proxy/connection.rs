@@ -1,4 +1,4 @@
-//! The life of one connection, from its accept to its line in the access log. Read this first: it is the product.
+//! The life of one connection, from its accept to its lines in the access log. Read this first: it is the product.
 //!
 //! Accept, PROXY header, negotiate; then for each request: head, user, authorize, slots, dial, answer, identification,
 //! relay.
@@ -50,25 +50,25 @@ pub fn serve(stream: TcpStream, peer: SocketAddr, port: Arc<Port>, shared: &Shar
     let opening = boxed(open(stream, peer, port, shared));
     async move {
         // Matched by reference: else the future would have room for the tunnel twice.
-        if let Some(answered) = &mut opening.await {
-            answered.run().await;
+        if let Some(opened) = &mut opening.await {
+            opened.run().await;
         }
     }
 }
 
-/// An answered request, or an HTTP/2 connection.
-enum AnsweredRequest<'a> {
+/// One tunnel that is open, or a connection that carries many.
+enum OpenedTunnels<'a> {
     /// A tunnel whose client has its 200.
-    Tunnel(Tunnel<'a>),
-    /// The future of an HTTP/2 connection with all its tunnels, or of an anchor's connection.
+    One(Tunnel<'a>),
+    /// The future of a connection with all its tunnels: of HTTP/2, of SSH, or of an anchor.
     Connection(Pin<Box<dyn Future<Output = ()> + Send + 'a>>),
 }
 
-impl AnsweredRequest<'_> {
-    /// Serves it until its end.
+impl OpenedTunnels<'_> {
+    /// Serves them until their end.
     async fn run(&mut self) {
         match self {
-            Self::Tunnel(tunnel) => tunnel.run().await,
+            Self::One(tunnel) => tunnel.run().await,
             Self::Connection(connection) => connection.await,
         }
     }
@@ -81,12 +81,12 @@ async fn open(
     peer: SocketAddr,
     port: Arc<Port>,
     shared: &Shared,
-) -> Option<AnsweredRequest<'_>> {
+) -> Option<OpenedTunnels<'_>> {
     let mut pending = PendingRequest::new(peer, stream.local_addr().ok(), &port, shared);
     // First of all, even before TLS: the header names the client of the TCP connection.
     let header = proxy_header::read(&mut stream, peer.ip(), &port.proxy_header);
     match pending.step(header).await {
-        Ok(header) => pending.with_client(header.unwrap_or(pending.addresses)),
+        Ok(header) => pending.admit_client(header.unwrap_or(pending.addresses)),
         Err(refusal) => {
             pending
                 .refuse(Exchange::http1(stream, Vec::new()), &refusal.into())
@@ -98,36 +98,36 @@ async fn open(
     match negotiated {
         NegotiatedProtocol::Http1(stream, read) => boxed(serve_request(Exchange::http1(stream, read), pending)).await,
         NegotiatedProtocol::Http2(stream, read) => {
-            let offers_websockets = pending.websocket.is_some();
+            let offers_websockets = pending.websocket_options.is_some();
             let connection = http2::Connection::new(stream, read).offering_websockets(offers_websockets);
             let served = Box::pin(serve_http2(connection, pending));
-            Some(AnsweredRequest::Connection(served))
+            Some(OpenedTunnels::Connection(served))
         }
         NegotiatedProtocol::Ssh(stream, read) => {
             let served = Box::pin(serve_ssh(stream, read, port, pending));
-            Some(AnsweredRequest::Connection(served))
+            Some(OpenedTunnels::Connection(served))
         }
     }
 }
 
 /// Serves the tunnels of an SSH connection until it ends.
 async fn serve_ssh(stream: TcpStream, read: Vec<u8>, port: Arc<Port>, pending: PendingRequest<'_>) {
-    let tunnel = |exchange, further| async move {
-        let mut answered = boxed(serve_request(exchange, further)).await?;
-        answered.run().await;
-        match answered {
-            AnsweredRequest::Tunnel(tunnel) => tunnel.record.end_sentence(),
-            AnsweredRequest::Connection(_) => None,
+    let serve_channel = |exchange, pending| async move {
+        let mut opened = boxed(serve_request(exchange, pending)).await?;
+        opened.run().await;
+        match opened {
+            OpenedTunnels::One(tunnel) => tunnel.record.end_sentence(),
+            OpenedTunnels::Connection(_) => None,
         }
     };
-    boxed(jump_host::serve(stream, read, &port, pending, tunnel)).await;
+    boxed(jump_host::serve(stream, read, &port, pending, serve_channel)).await;
 }
 
 /// Serves every request on an HTTP/2 connection until it ends.
 async fn serve_http2(connection: http2::Connection<Stream>, mut pending: PendingRequest<'_>) {
     let drain = &pending.shared.drain;
     pending.record.info.http = "2";
-    let lapsed = Notify::new();
+    let certificate_invalidated = Notify::new();
     let overdue = |awaited| {
         let pending = &pending;
         async move {
@@ -138,39 +138,39 @@ async fn serve_http2(connection: http2::Connection<Stream>, mut pending: Pending
             }
         }
     };
-    let tunnel = |request| {
-        let further = pending.new_stream();
-        if further.admission == Err(RefusalReason::CertificateInvalidated) {
-            // The connection gets a GOAWAY: its certificate is no longer valid.
-            lapsed.notify_one();
+    let serve_stream = |request| {
+        let of_stream = pending.new_stream();
+        if of_stream.admission == Err(RefusalReason::CertificateInvalidated) {
+            // The connection gets a GOAWAY.
+            certificate_invalidated.notify_one();
         }
         async move {
-            if let Some(answered) = &mut boxed(serve_request(Exchange::from(request), further)).await {
-                answered.run().await;
+            if let Some(opened) = &mut boxed(serve_request(Exchange::from(request), of_stream)).await {
+                opened.run().await;
             }
         }
     };
     let go_away = http2::GoAway {
         drain,
         number: pending.record.info.id.number,
-        lapsed: &lapsed,
+        requested: &certificate_invalidated,
     };
-    match boxed(http2::serve(connection, overdue, go_away, tunnel)).await {
+    match boxed(http2::serve(connection, overdue, go_away, serve_stream)).await {
         Ok(()) => pending.record.discard(),
-        Err(refusal) => pending.refuse_unanswered(refusal),
+        Err(refusal) => pending.record_unsent(refusal),
     }
 }
 
 /// Reads one request and answers it. `None` if it was refused, or its client has left.
-async fn serve_request<'a>(mut exchange: Exchange, mut pending: PendingRequest<'a>) -> Option<AnsweredRequest<'a>> {
+async fn serve_request<'a>(mut exchange: Exchange, mut pending: PendingRequest<'a>) -> Option<OpenedTunnels<'a>> {
     pending.record.info.http = exchange.version();
     let (drain, number) = (&pending.shared.drain, pending.record.info.id.number);
     let credentials = match pending.shared.access.mode() {
         Mode::Open => CredentialPolicy::Ignored,
         Mode::Report | Mode::Enforce => CredentialPolicy::Read,
     };
-    let websocket = pending.websocket.clone();
-    let head = exchange.read_head(credentials, websocket.as_deref());
+    let options = pending.websocket_options.clone();
+    let head = exchange.read_head(credentials, options.as_deref());
     let request = match pending.step(head).await {
         Ok(RequestHead::Listing(request)) => {
             boxed(listing::answer(exchange, request, pending)).await;
@@ -180,9 +180,9 @@ async fn serve_request<'a>(mut exchange: Exchange, mut pending: PendingRequest<'
         Err(refusal) => Err(refusal),
     };
     if let Ok(request) = &request
-        && let (Some(forwarding), Some(options)) = (&request.websocket, &websocket)
+        && let (Some(forwarding), Some(options)) = (&request.forwarding, &options)
     {
-        pending.forwarded(forwarding, options);
+        pending.note_forwarding(forwarding, options);
     }
     let wants_keys = request
         .as_ref()
@@ -190,7 +190,7 @@ async fn serve_request<'a>(mut exchange: Exchange, mut pending: PendingRequest<'
     let connected = match request {
         Ok(request) if request.purpose == Purpose::Registration => {
             let registered = boxed(register(exchange, request, pending));
-            return registered.await.map(AnsweredRequest::Connection);
+            return registered.await.map(OpenedTunnels::Connection);
         }
         Ok(request) => tokio::select! {
             biased;
@@ -213,22 +213,23 @@ async fn serve_request<'a>(mut exchange: Exchange, mut pending: PendingRequest<'
     let (downstream, early) = match exchange.accept(keys.as_ref()).await {
         Ok(accepted) => accepted,
         Err(refusal) => {
-            pending.refuse_unanswered(refusal);
+            pending.record_unsent(refusal);
             return None;
         }
     };
-    Some(AnsweredRequest::Tunnel(Tunnel {
+    Some(OpenedTunnels::One(Tunnel {
         transports: Transports::new(downstream, upstream, early),
         record: pending.record.established(&reservation.target, open),
         reservation,
     }))
 }
 
-/// Returns the host keys of the target, for a client that asks for them; `None` if none may be published here. Without
-/// `host_keys`, an annotation and keys of an anchor that dials in, the lines of one that listens count.
+/// Returns the host keys for a client that asks for them: those of the target's file or annotation, else those of its
+/// anchors that dial in. With an empty set the client takes those that a listening anchor sends. `None` if the keys of
+/// anchors are not published.
 fn host_keys(reservation: &Reservation, shared: &Shared) -> Option<PublishedKeys> {
     reservation.target.host_keys().or_else(|| {
-        let own = reservation.anchor.as_ref().map(|tunnel| &tunnel.anchor.host_keys);
+        let own = reservation.anchor.as_ref().map(|stream| &stream.anchor.host_keys);
         // The next login may reach another anchor of the target.
         let anchors = own
             .map(|_| shared.anchors.of(reservation.target.id()))
@@ -279,9 +280,9 @@ async fn dial_target(
     };
     if target.dials_in().is_some() {
         let permit = target.begin_dial(timeouts).await?;
-        let (stream, tunnel) = boxed(ask_anchor(target, shared, record)).await?;
+        let (upstream, anchor) = boxed(ask_anchor(target, shared, record)).await?;
         permit.succeeded();
-        return Ok((stream, Some(tunnel)));
+        return Ok((upstream, Some(anchor)));
     }
     if *may_wake && shared.allowlist.wake(target, addresses.source.ip()) == WakeResult::RateLimited {
         shared.metrics.cluster.wakes.count(["limited"]);
@@ -316,14 +317,14 @@ async fn ask_anchor(
         dial: shared.timeouts.dial,
     };
     let dialled = target.while_listed(shared.anchors.dial(target, timeouts)).await;
-    let (result, tunnel) = match dialled {
-        Ok((upstream, tunnel)) => (Ok(upstream), Ok(tunnel)),
+    let (result, stream) = match dialled {
+        Ok((upstream, stream)) => (Ok(upstream), Ok(stream)),
         Err(reason) => (Err(DialError::from(reason)), Err(reason)),
     };
     record.dialled(start.elapsed(), &Endpoints::default(), result.as_ref());
-    target.dialled(tunnel.as_ref().err().copied());
-    let tunnel = tunnel?;
-    record.info.anchor = tunnel.anchor.user.clone();
+    target.dialled(stream.as_ref().err().copied());
+    let stream = stream?;
+    record.info.anchor = stream.anchor.user.clone();
     let upstream = result.map_err(|error| error.reason)?;
-    Ok((upstream.stream.into(), tunnel))
+    Ok((upstream.stream.into(), stream))
 }

@@ -57,11 +57,11 @@ pub struct GoAway<'a> {
     pub drain: &'a Drain,
     /// The number of this connection.
     pub number: u64,
-    /// Notified when the connection must take no more tunnels, as with a lapsed client certificate.
-    pub lapsed: &'a Notify,
+    /// Notified when the connection must take no more tunnels, as when its client's certificate is no longer valid.
+    pub requested: &'a Notify,
 }
 
-/// Serves a connection to its end. `tunnel` makes a future of every request, which runs in this task.
+/// Serves a connection to its end. `serve_stream` makes a future of every request, which runs in this task.
 ///
 /// `overdue` completes when the wait that begins with its call takes too long, or when the connection is evicted. After
 /// a GOAWAY the connection ends with its last tunnel.
@@ -73,7 +73,7 @@ pub async fn serve<D: Transport, F: Future<Output = ()>, E: Future<Output = Refu
     connection: Connection<D>,
     overdue: impl Fn(WaitFor) -> E,
     go_away: GoAway<'_>,
-    tunnel: impl Fn(Request) -> F,
+    serve_stream: impl Fn(Request) -> F,
 ) -> Result<(), RefusalReason> {
     let mut first_request = Box::pin(overdue(WaitFor::FirstRequest));
     let h2 = tokio::select! {
@@ -96,7 +96,7 @@ pub async fn serve<D: Transport, F: Future<Output = ()>, E: Future<Output = Refu
         requests: 0,
         phase: Phase::Idle(first_request),
     };
-    serving.run(overdue, go_away, tunnel).await
+    serving.run(overdue, go_away, serve_stream).await
 }
 
 async fn handshake<D: Transport>(
@@ -212,18 +212,18 @@ impl<D: Transport, F: Future<Output = ()>, E: Future<Output = RefusalReason>> Ht
         mut self,
         overdue: impl Fn(WaitFor) -> E,
         go_away: GoAway<'_>,
-        tunnel: impl Fn(Request) -> F,
+        serve_stream: impl Fn(Request) -> F,
     ) -> Result<(), RefusalReason> {
         let GoAway {
             drain,
             number,
-            lapsed,
+            requested,
         } = go_away;
         let (mut verdict, mut failure) = (Ok(()), None);
         let mut leaving = pin!(async {
             tokio::select! {
                 () = drain.draining(number) => {}
-                () = lapsed.notified() => {}
+                () = requested.notified() => {}
             }
         });
         let local = LocalWaker::new();
@@ -231,7 +231,7 @@ impl<D: Transport, F: Future<Output = ()>, E: Future<Output = RefusalReason>> Ht
             let event = poll_fn(|context| local.poll(context, |context| self.poll_event(context, leaving.as_mut())));
             match event.await {
                 Event::Request(request) => {
-                    let tunnel = AssertUnwindSafe(tunnel(*request)).catch_unwind();
+                    let tunnel = AssertUnwindSafe(serve_stream(*request)).catch_unwind();
                     self.begin_tunnel(tunnel);
                 }
                 Event::TunnelEnded => self.end_tunnel(&overdue, drain),
@@ -408,11 +408,11 @@ mod tests {
             WaitFor::Close if is_evicted => Either::Right(Either::Left(ready(RefusalReason::Evicted))),
             WaitFor::Close => Either::Right(Either::Right(pending())),
         };
-        let ((_conductor, drain), lapsed) = (DrainController::new(), Notify::new());
+        let ((_conductor, drain), requested) = (DrainController::new(), Notify::new());
         let go_away = GoAway {
             drain: &drain,
             number: 7,
-            lapsed: &lapsed,
+            requested: &requested,
         };
         let mut received = vec![0; 9];
         let start = Instant::now();

@@ -30,12 +30,11 @@ pub(super) async fn serve(opened: OpenConnection, replica: CoveredReplica, cover
     let streams = shared.options.max_sessions.get().saturating_mul(2);
     let streams = streams.saturating_add(MAX_HANDSHAKES);
     let connection = http2::Connection::new(transport, opened.agreement.early).trusting(streams);
-    // A shutdown sends its GOAWAY through the signal that the proxy uses for a lapsed client certificate.
     let ((_controller, drain), leaving) = (DrainController::new(), Notify::new());
     let go_away = GoAway {
         drain: &drain,
         number: 0,
-        lapsed: &leaving,
+        requested: &leaving,
     };
     let overdue = |_: WaitFor| pending::<RefusalReason>();
     let answer = |request| answer(request, &replica, coverage, shared);

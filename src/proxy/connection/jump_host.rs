@@ -16,27 +16,27 @@ use crate::tunnel::limits::unfinished::{EvictionClass, EvictionKey, UnfinishedGu
 use crate::tunnel::outcome::{Refusal, RefusalReason};
 use crate::tunnel::ssh::jump::{Connection, Event, Login};
 
-/// Serves a connection until it ends. `tunnel` serves a channel, and returns the sentence for its client if the proxy has
-/// ended its tunnel.
+/// Serves a connection until it ends. `serve_channel` returns the sentence for the channel's client if the
+/// proxy has ended its tunnel.
 pub(super) async fn serve<'a, F: Future<Output = Option<String>>>(
     stream: TcpStream,
     read: Vec<u8>,
     port: &Port,
     mut pending: PendingRequest<'a>,
-    tunnel: impl Fn(Exchange, PendingRequest<'a>) -> F,
+    serve_channel: impl Fn(Exchange, PendingRequest<'a>) -> F,
 ) {
     pending.record.info.door = Door::Ssh;
     // Its clients speak SSH.
     pending.refusals = RefusalMode::Ssh;
     let (mut connection, credential) = match boxed(open(stream, read, port, &mut pending)).await {
         Ok(opened) => opened,
-        Err(refusal) => return pending.refuse_unanswered(refusal),
+        Err(refusal) => return pending.record_unsent(refusal),
     };
-    match serve_channels(&mut connection, credential, &pending, tunnel).await {
+    match serve_channels(&mut connection, credential, &pending, serve_channel).await {
         Ok(()) => pending.record.discard(),
         Err(refusal) => {
             connection.disconnect(Refusal::from(refusal).phrase()).await;
-            pending.refuse_unanswered(refusal);
+            pending.record_unsent(refusal);
         }
     }
 }
@@ -137,7 +137,7 @@ async fn serve_channels<'a, F: Future<Output = Option<String>>>(
     connection: &mut Connection,
     credential: Option<Credential>,
     pending: &PendingRequest<'a>,
-    tunnel: impl Fn(Exchange, PendingRequest<'a>) -> F,
+    serve_channel: impl Fn(Exchange, PendingRequest<'a>) -> F,
 ) -> Result<(), RefusalReason> {
     let mut served = Err(RefusalReason::ClientDisconnected);
     loop {
@@ -157,7 +157,7 @@ async fn serve_channels<'a, F: Future<Output = Option<String>>>(
         };
         served = Ok(());
         let exchange = Exchange::Ssh(Box::new(ChannelExchange::new(request, credential.clone())));
-        let ended = tunnel(exchange, pending.new_stream()).await;
+        let ended = serve_channel(exchange, pending.new_stream()).await;
         if let Some(sentence) = ended {
             // Not after a close of the channel, at which the client may leave.
             connection.disconnect(&sentence).await;

@@ -80,7 +80,7 @@ async fn handshake<'a>(
 ) -> Option<(NegotiatedProtocol, PendingRequest<'a>)> {
     // Before the handshake, which is the most expensive step of a connection.
     if let Err(refusal) = pending.admission {
-        pending.refuse_unanswered(refusal);
+        pending.record_unsent(refusal);
         return None;
     }
     let tls = &pending.shared.tls;
@@ -103,7 +103,7 @@ async fn handshake<'a>(
             pending.linger(Some(RefusalReason::TlsHandshake), failed.close()).await;
         }
         // During a handshake no refusal can be sent.
-        Err(refusal) => pending.refuse_unanswered(refusal),
+        Err(refusal) => pending.record_unsent(refusal),
     }
     None
 }

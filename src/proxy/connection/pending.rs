@@ -37,7 +37,7 @@ pub(super) struct PendingRequest<'a> {
     /// True if it may start the workload of its target: a user has asked for a login, not a program for the rest of one.
     pub(super) may_wake: bool,
     /// The WebSocket of the port; `None` if it has none.
-    pub(super) websocket: Option<Arc<WebSocketOptions>>,
+    pub(super) websocket_options: Option<Arc<WebSocketOptions>>,
     /// The way of the request before its last hop.
     pub(super) way: Way,
     /// The limits that all connections of the client share; `None` before the PROXY header has been read.
@@ -68,14 +68,14 @@ impl<'a> PendingRequest<'a> {
             refusals: port.refusals,
             target_is_ssh: true,
             may_wake: false,
-            websocket: port.websocket.clone(),
+            websocket_options: port.websocket.clone(),
             way: Way::Direct,
             client: None,
         }
     }
 
-    /// Sets the client. The connection counts towards its connect rate.
-    pub(super) fn with_client(&mut self, addresses: AddressPair) {
+    /// Sets the client, and counts the connection towards the client's connect rate, which may refuse it.
+    pub(super) fn admit_client(&mut self, addresses: AddressPair) {
         self.record.info.client = addresses.source;
         self.addresses = addresses;
         let network = network(addresses.source.ip());
@@ -85,19 +85,19 @@ impl<'a> PendingRequest<'a> {
 
     /// Notes that load balancers have forwarded the request. The client that a trusted one names counts from now on, for its
     /// connect rate, too.
-    pub(super) fn forwarded(&mut self, forwarding: &Forwarding, websocket: &WebSocketOptions) {
-        let is_trusted = websocket.trusts(self.addresses.source.ip());
+    pub(super) fn note_forwarding(&mut self, forwarding: &Forwarding, options: &WebSocketOptions) {
+        let is_trusted = options.trusts(self.addresses.source.ip());
         if is_trusted || forwarding.client.is_some() {
             self.way = Way::Forwarded;
         }
-        if is_trusted && websocket.trusted_tls && forwarding.is_encrypted {
+        if is_trusted && options.trusted_tls && forwarding.is_encrypted {
             self.way = Way::Encrypted;
         }
-        if is_trusted && let Some(client) = websocket.client(forwarding) {
+        if is_trusted && let Some(client) = options.client(forwarding) {
             // Whichever client it is, the connection's certificate may be invalid.
             let of_certificate = self.admission.err();
             let of_certificate = of_certificate.filter(|refusal| *refusal == RefusalReason::CertificateInvalidated);
-            self.with_client(AddressPair {
+            self.admit_client(AddressPair {
                 source: SocketAddr::new(client, 0),
                 ..self.addresses
             });
@@ -109,7 +109,7 @@ impl<'a> PendingRequest<'a> {
 
     /// Notes that the request comes by a load balancer, if the peer is a trusted one: its certificate is not the client's.
     pub(super) fn may_be_forwarded(&mut self) {
-        let options = self.websocket.as_ref();
+        let options = self.websocket_options.as_ref();
         if options.is_some_and(|options| options.trusts(self.addresses.source.ip())) {
             self.way = Way::Forwarded;
         }
@@ -139,7 +139,7 @@ impl<'a> PendingRequest<'a> {
             record,
             target_is_ssh: true,
             client: self.client.clone(),
-            websocket: self.websocket.clone(),
+            websocket_options: self.websocket_options.clone(),
             ..*self
         }
     }
@@ -224,7 +224,7 @@ impl<'a> PendingRequest<'a> {
                 };
                 self.linger(Some(refusal.reason), close).await;
             }
-            None => self.refuse_unanswered(refusal.reason),
+            None => self.record_unsent(refusal.reason),
         }
     }
 
@@ -251,7 +251,7 @@ impl<'a> PendingRequest<'a> {
     }
 
     /// Records a refusal that cannot be sent: the client has left, or no protocol was negotiated.
-    pub(super) fn refuse_unanswered(mut self, refusal: RefusalReason) {
+    pub(super) fn record_unsent(mut self, refusal: RefusalReason) {
         self.record.answered = AnswerKind::None;
         self.record.refused(refusal);
     }

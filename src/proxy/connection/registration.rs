@@ -69,7 +69,7 @@ pub(super) async fn register<'a>(
         Ok((stream, early)) => Some(Box::pin(carry(admission, stream, early, pending))),
         Err(refusal) => {
             count(refusal.label());
-            pending.refuse_unanswered(refusal);
+            pending.record_unsent(refusal);
             None
         }
     }

@@ -134,7 +134,7 @@ fn forced_close(reservation: &Reservation, record: &TunnelRecord<'_>) -> impl Fu
             match (&reservation.grant, &reservation.anchor) {
                 (Some(grant), None) => boxed(grant.revoked_or_expired()).await,
                 (None, None) => pending().await,
-                (grant, Some(anchor)) => boxed(end_of_either(grant.as_ref(), anchor)).await,
+                (grant, Some(stream)) => boxed(end_of_either(grant.as_ref(), stream)).await,
             }
         };
         let tunnel = record.tunnel();
@@ -159,7 +159,7 @@ fn forced_close(reservation: &Reservation, record: &TunnelRecord<'_>) -> impl Fu
 }
 
 /// Completes when the grant of the user or the anchor ends.
-async fn end_of_either(grant: Option<&TunnelGrant>, tunnel: &AnchorStream) -> CloseReason {
+async fn end_of_either(grant: Option<&TunnelGrant>, stream: &AnchorStream) -> CloseReason {
     let of_user = async {
         match grant {
             Some(grant) => grant.revoked_or_expired().await,
@@ -168,7 +168,7 @@ async fn end_of_either(grant: Option<&TunnelGrant>, tunnel: &AnchorStream) -> Cl
     };
     tokio::select! {
         reason = of_user => reason,
-        reason = tunnel.anchor.ended() => reason,
+        reason = stream.anchor.ended() => reason,
     }
 }
 

@@ -39,7 +39,7 @@ impl ChannelExchange {
             session: None,
             no_wake: false,
             host_keys: HostKeysField::Absent,
-            websocket: None,
+            forwarding: None,
         }))
     }
 

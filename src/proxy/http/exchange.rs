@@ -48,7 +48,7 @@ pub struct ConnectRequest {
     /// The host keys that it asks for, or publishes.
     pub(crate) host_keys: HostKeysField,
     /// The fields that load balancers have added, if it is for a WebSocket.
-    pub(crate) websocket: Option<Forwarding>,
+    pub(crate) forwarding: Option<Forwarding>,
 }
 
 /// The field [`host_key::FIELD`](crate::protocol::host_key::FIELD) of a request.

@@ -107,7 +107,7 @@ pub fn parse(
             session: session(|name| values(request.headers, name).next()),
             no_wake: no_wake(values(request.headers, WAKE_FIELD)),
             host_keys: HostKeysField::parse(values(request.headers, host_key::FIELD)),
-            websocket: forwarding,
+            forwarding,
         }),
         length,
         version,

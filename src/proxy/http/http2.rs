@@ -84,7 +84,7 @@ pub(super) fn read_head(
         session: session(|name| values(&head.headers, name).next()),
         no_wake: no_wake(values(&head.headers, WAKE_FIELD)),
         host_keys: HostKeysField::parse(values(&head.headers, host_key::FIELD)),
-        websocket: forwarding,
+        forwarding,
     }))
 }
 

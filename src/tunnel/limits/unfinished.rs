@@ -40,7 +40,7 @@ pub struct EvictionKey {
 pub enum EvictionClass {
     /// It has been refused, and may still read the answer.
     Refused,
-    /// It will be refused once its protocol is known: for the connect rate, or because its certificate has lapsed.
+    /// It will be refused once its protocol is known: for the connect rate, or because its certificate is no longer valid.
     ToBeRefused,
     /// It may yet become a login over SSH, once the client has done its part of the key exchange.
     KeyExchange,

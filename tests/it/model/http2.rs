@@ -109,14 +109,14 @@ impl<C: Wire, D: Transport> Downstream for Http2<C, D> {
         };
         let relayed = Cell::new(Some(relayed));
         let (_conductor, drain) = DrainController::new();
-        let lapsed = Notify::new();
+        let requested = Notify::new();
         let serving = http2::serve(
             http2::Connection::new(ours, Vec::new()),
             |_| pending(),
             http2::GoAway {
                 drain: &drain,
                 number: 7,
-                lapsed: &lapsed,
+                requested: &requested,
             },
             |request| {
                 let relayed = relayed.take().expect("one tunnel is asked for");
