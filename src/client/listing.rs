@@ -32,7 +32,7 @@ impl ReachableNames {
     /// Returns a line for each target: that of its names which matches the patterns, or any, and its state.
     pub fn table(&self, patterns: &[String]) -> String {
         let rows = self.0.targets.iter().map(|target| {
-            let name = name(target, patterns)
+            let name = matching_name(target, patterns)
                 .or(target.names.first())
                 .map_or("", String::as_str);
             let name = match target.port {
@@ -49,23 +49,23 @@ impl ReachableNames {
 
     /// Returns the names that match the patterns, for ssh, and the number of targets without one.
     pub fn hosts(&self, patterns: &[String]) -> (HostNames, usize) {
-        let (mut hosts, mut others) = (HostNames::default(), 0);
+        let (mut hosts, mut unmatched) = (HostNames::default(), 0);
         for target in &self.0.targets {
-            match name(target, patterns) {
+            match matching_name(target, patterns) {
                 Some(name) => hosts.add(name, target.port),
-                None => others += 1,
+                None => unmatched += 1,
             }
         }
-        (hosts, others)
+        (hosts, unmatched)
     }
 }
 
 /// Returns the first name that matches the patterns.
-fn name<'a>(target: &'a ListedTarget, patterns: &[String]) -> Option<&'a String> {
+fn matching_name<'a>(target: &'a ListedTarget, patterns: &[String]) -> Option<&'a String> {
     target.names.iter().find(|name| is_among(name, patterns))
 }
 
-/// Asks the proxy for the names that contain a text. Names that are none are left out of the answer.
+/// Asks the proxy for the names that contain a text. Invalid names are left out.
 ///
 /// # Errors
 /// No name can contain the text, or the proxy does not list names; as a sentence.
@@ -74,7 +74,7 @@ pub fn fetch(options: &uplink::Options, text: &str) -> anyhow::Result<ReachableN
     let runtime = runtime().map_err(|error| anyhow!(chain(&error)))?;
     let asked = runtime.block_on(Box::pin(ask(options, &filter)));
     runtime.shutdown_background();
-    let mut listing = asked.map_err(|error| anyhow!("{}{}", chain(&error), advice(&error)))?;
+    let mut listing = asked.map_err(|error| anyhow!("{}{}", chain(&error), likely_reason(&error)))?;
     for target in &mut listing.targets {
         let port = target.port;
         target.names.retain(|name| host(name, port).is_some());
@@ -118,7 +118,7 @@ fn host(name: &str, port: u16) -> Option<Authority> {
 }
 
 /// Returns the likely reason of a refusal.
-fn advice(error: &ClientError) -> &'static str {
+fn likely_reason(error: &ClientError) -> &'static str {
     let is_off = |refusal: &Refusal| refusal.status == 405 && !refusal.reason.contains(NO_USERS);
     if matches!(error, ClientError::Refused(refusal) if is_off(refusal)) {
         " (`allowlist.listing` of the proxy lets nobody list names)"

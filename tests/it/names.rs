@@ -293,7 +293,7 @@ fn nothing_is_written_by_a_proxy_that_is_not_authenticated_and_no_name_is_left_o
     assert!(
         others
             .stderr
-            .contains("3 names match no --name (*.prod) and are not written"),
+            .contains("3 targets have no name that matches --name (*.prod) and are not written"),
         "{others}"
     );
     assert!(!world.path("config").exists() && world.shown().is_empty());
@@ -301,7 +301,7 @@ fn nothing_is_written_by_a_proxy_that_is_not_authenticated_and_no_name_is_left_o
     let some = world.run("ls", &[&write, "--name=a.*"]);
     assert!(
         some.stderr
-            .contains("2 names match no --name (a.*) and are not written"),
+            .contains("2 targets have no name that matches --name (a.*) and are not written"),
         "{some}"
     );
     assert_eq!(world.shown(), ["a.svc.cluster.local"]);

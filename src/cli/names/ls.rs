@@ -69,16 +69,16 @@ fn write(
     title: &[String],
     paths: &ConfigPaths,
 ) -> anyhow::Result<ExitCode> {
-    let (hosts, others) = names.hosts(patterns);
+    let (hosts, unmatched) = names.hosts(patterns);
     let first = hosts.iter().next().map(str::to_owned);
     report(&hosts.install(paths, title, names.incomplete().is_none())?);
-    if others > 0 {
+    if unmatched > 0 {
         let patterns = patterns.join(" ");
         to_stderr(format_args!(
-            "switchboard: {others} names match no --name ({patterns}) and are not written"
+            "switchboard: {unmatched} targets have no name that matches --name ({patterns}) and are not written"
         ));
     }
-    if others > 0 && first.is_none() {
+    if unmatched > 0 && first.is_none() {
         return Ok(ExitCode::FAILURE);
     }
     let command = first.as_ref().and_then(|host| paths.proxy_command(host));
