@@ -30,7 +30,7 @@ pub enum WakeResult {
     NotRequested,
     /// A request was sent.
     Requested,
-    /// The client has woken 10 targets within a minute, or too many clients wake targets.
+    /// No request was sent: the client's network has woken 10 targets within a minute, or 4096 others have woken some.
     RateLimited,
 }
 
