@@ -85,6 +85,16 @@ const fn row(
     }
 }
 
+/// The same end of all programs.
+const fn both(end: End) -> (End, End) {
+    (end, end)
+}
+
+/// Rows that keep their lines.
+macro_rules! rows {
+    ($($row:expr;)+) => { &[$($row),+] };
+}
+
 const TOKEN: &str = "{token: abc}";
 const SECURE: &str = "{server: 'https://HTTPS', certificate-authority: ca.pem}";
 const ABC: End = Sent("Bearer abc");
@@ -105,296 +115,94 @@ const fn works(cluster: &'static str) -> Row {
 }
 
 /// The words in capitals are replaced by addresses, files and certificates.
-const USERS: &[Row] = &[
-    row((SECURE, TOKEN), "works", (ABC, ABC), Agrees),
+const USERS: &[Row] = rows! {
+    row((SECURE, TOKEN), "works", both(ABC), Agrees);
     // kubectl does not trim it, and net/http refuses the field.
-    row((SECURE, "{token: \"abc\\n\"}"), "refused: header", (ABC, ABC), Agrees),
-    row(
-        (SECURE, "{token: \"a:b_c\"}"),
-        "works",
-        (Sent("Bearer a:b_c"), Sent("Bearer a:b_c")),
-        Agrees,
-    ),
-    row(
-        (SECURE, "{token: \"a\\u0001b\"}"),
-        "refused: header",
-        (Says("cannot be sent"), Says("cannot be sent")),
-        Agrees,
-    ),
-    row((SECURE, "{tokenFile: token}"), "works, trimmed", (ABC, ABC), Agrees),
-    row(
-        (SECURE, "{tokenFile: token, token: other}"),
-        "works, the file's",
-        (ABC, ABC),
-        Agrees,
-    ),
-    row(
-        (SECURE, "{tokenFile: absent, token: abc}"),
-        "works, the other",
-        (ABC, ABC),
-        Agrees,
-    ),
-    row(
-        (SECURE, "{tokenFile: absent}"),
-        "refused: no such file",
-        (Says("No such file"), Says("No such file")),
-        Agrees,
-    ),
-    row(
-        (SECURE, "{tokenFile: empty}"),
-        "asks for a username",
-        (Says("it is empty"), Says("it is empty")),
-        Agrees,
-    ),
-    row(
-        (SECURE, "{username: bob, password: x}"),
-        "works",
-        (Sent("Basic Ym9iOng="), Sent("Basic Ym9iOng=")),
-        Agrees,
-    ),
-    row(
-        (SECURE, "{token: abc, username: bob}"),
-        "refused: more than one authentication method",
-        (Says("a token and a username"), Says("a token and a username")),
-        Agrees,
-    ),
-    row(
-        (SECURE, "{}"),
-        "asks for a username",
-        (Says("has no credentials"), NOBODY),
-        Agrees,
-    ),
-    row(
-        (SECURE, "{auth-provider: {name: gcp}}"),
-        "refused: no Auth Provider",
-        (Says("auth-provider"), Says("auth-provider")),
-        Agrees,
-    ),
-    row((SECURE, PLUGIN), "works", (ABC, ABC), Agrees),
-    row((SECURE, LINE_END_PLUGIN), "refused: header", (ABC, ABC), Agrees),
-    row(
-        (
-            SECURE,
-            "{exec: {apiVersion: VERSION, command: no-such-plugin, installHint: 'get it at example.com', interactiveMode: Never}}",
-        ),
-        "refused, with the hint",
-        (
-            Says("no-such-plugin: get it at example.com"),
-            Says("no-such-plugin: get it at example.com"),
-        ),
-        Agrees,
-    ),
-    row(
-        (SECURE, "{exec: {command: sh, interactiveMode: Never}}"),
-        "refused: apiVersion must be specified",
-        (Says("has apiVersion"), Says("has apiVersion")),
-        Agrees,
-    ),
-    row(
-        (
-            SECURE,
-            "{exec: {apiVersion: VERSION, command: sh, interactiveMode: Always}}",
-        ),
-        "refused without a terminal",
-        (
-            Says("stdin belongs to ssh"),
-            Says("(interactiveMode: Always), and standard input is none"),
-        ),
-        Agrees,
-    ),
-    row(
-        (SECURE, "{exec: {apiVersion: VERSION, command: sh}}"),
-        "refused: interactiveMode must be specified",
-        (Says("no valid interactiveMode"), Says("no valid interactiveMode")),
-        Agrees,
-    ),
-    row(
-        (
-            SECURE,
-            "{client-certificate-data: CERT64, client-key-data: KEY64, exec: {apiVersion: VERSION, command: 'false'}}",
-        ),
-        "works, without the plugin",
-        (Says("only an https:// proxy"), NOBODY),
-        Agrees,
-    ),
-    row(
-        (
-            SECURE,
-            "{client-certificate-data: CERT64, client-certificate: ca.pem, client-key-data: KEY64}",
-        ),
-        "refused: both specified",
-        (Says("both client-certificate and"), Says("both client-certificate and")),
-        Agrees,
-    ),
-    row(
-        (
-            SECURE,
-            "{exec: {apiVersion: VERSION, command: 'false', interactiveMode: Never}}",
-        ),
-        "refused: exit code 1",
-        (Says("ended with exit status 1"), Says("ended with exit status 1")),
-        Accepts,
-    ),
-    row(
-        (SECURE, "{client-certificate-data: CERT64}"),
-        "refused: client-key must be specified",
-        (Says("without its key"), Says("without its key")),
-        Agrees,
-    ),
-    row(
-        (SECURE, "{token: abc, as: eve, as-groups: [a, b]}"),
-        "works, impersonates",
-        (ABC, Sent("Bearer abc as eve a b")),
-        Agrees,
-    ),
-    row(
-        (SECURE, "{token: abc, as-groups: [a]}"),
-        "refused: without impersonating a user",
-        (ABC, Says("without `as`")),
-        Agrees,
-    ),
-    row(
-        (SECURE, "{token: abc, as: \"e\\nve\"}"),
-        "refused: header",
-        (ABC, Says("`as` cannot be sent")),
-        Agrees,
-    ),
-];
+    row((SECURE, "{token: \"abc\\n\"}"), "refused: header", both(ABC), Agrees);
+    row((SECURE, "{token: \"a:b_c\"}"), "works", both(Sent("Bearer a:b_c")), Agrees);
+    row((SECURE, "{token: \"a\\u0001b\"}"), "refused: header", both(Says("cannot be sent")), Agrees);
+    row((SECURE, "{tokenFile: token}"), "works, trimmed", both(ABC), Agrees);
+    row((SECURE, "{tokenFile: token, token: other}"), "works, the file's", both(ABC), Agrees);
+    row((SECURE, "{tokenFile: absent, token: abc}"), "works, the other", both(ABC), Agrees);
+    row((SECURE, "{tokenFile: absent}"), "refused: no such file", both(Says("No such file")), Agrees);
+    row((SECURE, "{tokenFile: empty}"), "asks for a username", both(Says("it is empty")), Agrees);
+    row((SECURE, "{username: bob, password: x}"), "works", both(Sent("Basic Ym9iOng=")), Agrees);
+    row((SECURE, "{token: abc, username: bob}"), "refused: more than one authentication method",
+        both(Says("a token and a username")), Agrees);
+    row((SECURE, "{}"), "asks for a username", (Says("has no credentials"), NOBODY), Agrees);
+    row((SECURE, "{auth-provider: {name: gcp}}"), "refused: no Auth Provider", both(Says("auth-provider")), Agrees);
+    row((SECURE, PLUGIN), "works", both(ABC), Agrees);
+    row((SECURE, LINE_END_PLUGIN), "refused: header", both(ABC), Agrees);
+    row((SECURE, "{exec: {apiVersion: VERSION, command: no-such-plugin, installHint: 'get it at example.com', interactiveMode: Never}}"),
+        "refused, with the hint", both(Says("no-such-plugin: get it at example.com")), Agrees);
+    row((SECURE, "{exec: {command: sh, interactiveMode: Never}}"), "refused: apiVersion must be specified",
+        both(Says("has apiVersion")), Agrees);
+    row((SECURE, "{exec: {apiVersion: VERSION, command: sh, interactiveMode: Always}}"), "refused without a terminal",
+        (Says("stdin belongs to ssh"), Says("(interactiveMode: Always), and standard input is none")), Agrees);
+    row((SECURE, "{exec: {apiVersion: VERSION, command: sh}}"), "refused: interactiveMode must be specified",
+        both(Says("no valid interactiveMode")), Agrees);
+    row((SECURE, "{client-certificate-data: CERT64, client-key-data: KEY64, exec: {apiVersion: VERSION, command: 'false'}}"),
+        "works, without the plugin", (Says("only an https:// proxy"), NOBODY), Agrees);
+    row((SECURE, "{client-certificate-data: CERT64, client-certificate: ca.pem, client-key-data: KEY64}"),
+        "refused: both specified", both(Says("both client-certificate and")), Agrees);
+    row((SECURE, "{exec: {apiVersion: VERSION, command: 'false', interactiveMode: Never}}"), "refused: exit code 1",
+        both(Says("ended with exit status 1")), Accepts);
+    row((SECURE, "{client-certificate-data: CERT64}"), "refused: client-key must be specified",
+        both(Says("without its key")), Agrees);
+    row((SECURE, "{token: abc, as: eve, as-groups: [a, b]}"), "works, impersonates",
+        (ABC, Sent("Bearer abc as eve a b")), Agrees);
+    row((SECURE, "{token: abc, as-groups: [a]}"), "refused: without impersonating a user", (ABC, Says("without `as`")),
+        Agrees);
+    row((SECURE, "{token: abc, as: \"e\\nve\"}"), "refused: header", (ABC, Says("`as` cannot be sent")), Agrees);
+};
 
-const CLUSTERS: &[Row] = &[
-    in_clear("{server: 'HTTP'}"),
-    in_clear("{server: 'HTTP', certificate-authority-data: CA64}"),
-    in_clear("{server: 'http://HTTP'}"),
-    row(
-        ("{server: 'http://HTTP'}", "{as: eve, exec: {command: 'false'}}"),
-        "works, impersonates, without the plugin",
-        (Says("has apiVersion"), Sent(" as eve ")),
-        Agrees,
-    ),
-    row(
-        ("{server: 'https://bob:x@HTTPS', certificate-authority: ca.pem}", TOKEN),
-        "works, with the password",
-        (ABC, Sent("Basic Ym9iOng=")),
-        Agrees,
-    ),
-    works("{server: 'https://HTTPS/k8s/clusters/c-1/', certificate-authority: ca.pem}"),
-    works("{server: 'https://HTTPS', certificate-authority-data: CA64}"),
-    works("{server: 'https://HTTPS', certificate-authority-data: LINES64}"),
-    works("{server: 'https://HTTPS', certificate-authority: ca.pem}"),
-    works("{server: 'https://HTTPS', insecure-skip-tls-verify: true}"),
-    works("{server: 'https://HTTPS', certificate-authority: ca.pem, tls-server-name: localhost}"),
-    row(
-        (
-            "{server: 'https://HTTPS', certificate-authority: ca.pem}",
-            "{client-certificate-data: CERT64, client-key-data: KEY64}",
-        ),
-        "works",
-        (Says("only an https:// proxy"), NOBODY),
-        Agrees,
-    ),
-    refused("{}", "asks localhost:8080", "it has no server"),
-    refused(
-        "{server: 'http://[::'}",
-        "refused: host must be a URL",
-        "its server is not a URL",
-    ),
-    refused(
-        "{server: 'ftp://HTTP'}",
-        "refused: unsupported protocol scheme",
-        "its server is not a URL",
-    ),
-    refused(
-        "{server: 'HTTP/path'}",
-        "refused: host must be a URL or a host:port pair",
-        "its server is not a URL",
-    ),
-    refused(
-        "{server: 'https://HTTPS', certificate-authority-data: '!!'}",
-        "refused: illegal base64",
-        "certificate-authority-data of the kubeconfig is not base64",
-    ),
-    refused(
-        "{server: 'https://HTTPS', certificate-authority-data: aGVsbG8=}",
-        "refused: unable to load root certificates",
-        "there is no certificate in it",
-    ),
-    refused(
-        "{server: 'https://HTTPS', certificate-authority: absent}",
-        "refused: no such file",
-        "No such file",
-    ),
-    refused(
-        "{server: 'https://HTTPS', certificate-authority-data: CA64, certificate-authority: ca.pem}",
-        "refused: both specified",
-        "both certificate-authority and",
-    ),
-    refused(
-        "{server: 'https://HTTPS', certificate-authority: ca.pem, insecure-skip-tls-verify: true}",
-        "refused: not allowed with the insecure flag",
-        "remove one of them",
-    ),
-    row(
-        ("{server: 'https://HTTPS'}", TOKEN),
-        "refused: unknown authority",
-        (ABC, Says("which this machine does not trust")),
-        Accepts,
-    ),
-    row(
-        (
-            "{server: 'https://HTTPS', certificate-authority: ca.pem, tls-server-name: other}",
-            TOKEN,
-        ),
-        "refused: not valid for the name",
-        (ABC, Says("(tls-server-name in the kubeconfig sets")),
-        Accepts,
-    ),
-];
+const CLUSTERS: &[Row] = rows! {
+    in_clear("{server: 'HTTP'}");
+    in_clear("{server: 'HTTP', certificate-authority-data: CA64}");
+    in_clear("{server: 'http://HTTP'}");
+    row(("{server: 'http://HTTP'}", "{as: eve, exec: {command: 'false'}}"), "works, impersonates, without the plugin",
+        (Says("has apiVersion"), Sent(" as eve ")), Agrees);
+    row(("{server: 'https://bob:x@HTTPS', certificate-authority: ca.pem}", TOKEN), "works, with the password",
+        (ABC, Sent("Basic Ym9iOng=")), Agrees);
+    works("{server: 'https://HTTPS/k8s/clusters/c-1/', certificate-authority: ca.pem}");
+    works("{server: 'https://HTTPS', certificate-authority-data: CA64}");
+    works("{server: 'https://HTTPS', certificate-authority-data: LINES64}");
+    works("{server: 'https://HTTPS', certificate-authority: ca.pem}");
+    works("{server: 'https://HTTPS', insecure-skip-tls-verify: true}");
+    works("{server: 'https://HTTPS', certificate-authority: ca.pem, tls-server-name: localhost}");
+    row(("{server: 'https://HTTPS', certificate-authority: ca.pem}", "{client-certificate-data: CERT64, client-key-data: KEY64}"),
+        "works", (Says("only an https:// proxy"), NOBODY), Agrees);
+    refused("{}", "asks localhost:8080", "it has no server");
+    refused("{server: 'http://[::'}", "refused: host must be a URL", "its server is not a URL");
+    refused("{server: 'ftp://HTTP'}", "refused: unsupported protocol scheme", "its server is not a URL");
+    refused("{server: 'HTTP/path'}", "refused: host must be a URL or a host:port pair", "its server is not a URL");
+    refused("{server: 'https://HTTPS', certificate-authority-data: '!!'}", "refused: illegal base64",
+        "certificate-authority-data of the kubeconfig is not base64");
+    refused("{server: 'https://HTTPS', certificate-authority-data: aGVsbG8=}",
+        "refused: unable to load root certificates", "there is no certificate in it");
+    refused("{server: 'https://HTTPS', certificate-authority: absent}", "refused: no such file", "No such file");
+    refused("{server: 'https://HTTPS', certificate-authority-data: CA64, certificate-authority: ca.pem}",
+        "refused: both specified", "both certificate-authority and");
+    refused("{server: 'https://HTTPS', certificate-authority: ca.pem, insecure-skip-tls-verify: true}",
+        "refused: not allowed with the insecure flag", "remove one of them");
+    row(("{server: 'https://HTTPS'}", TOKEN), "refused: unknown authority",
+        (ABC, Says("which this machine does not trust")), Accepts);
+    row(("{server: 'https://HTTPS', certificate-authority: ca.pem, tls-server-name: other}", TOKEN),
+        "refused: not valid for the name", (ABC, Says("(tls-server-name in the kubeconfig sets")), Accepts);
+};
 
-const WAYS: &[Row] = &[
-    row(
-        ("{server: 'http://HTTP', proxy-url: 'http://PROXY'}", TOKEN),
-        "works, by a GET to the proxy, as nobody",
-        (ABC, NOBODY),
-        Agrees,
-    ),
-    row(
-        (
-            "{server: 'https://HTTPS', certificate-authority: ca.pem, proxy-url: 'http://PROXY'}",
-            TOKEN,
-        ),
-        "works, through the proxy",
-        (ABC, ABC),
-        Agrees,
-    ),
-    row(
-        (
-            "{server: 'https://HTTPS', certificate-authority: ca.pem, proxy-url: 'socks5://PROXY'}",
-            TOKEN,
-        ),
-        "works, through the proxy",
-        (ABC, ABC),
-        Agrees,
-    ),
-    refused(
-        "{server: 'http://HTTP', proxy-url: 'ftp://PROXY'}",
-        "refused: unsupported scheme",
-        "its proxy-url",
-    ),
-    refused(
-        "{server: 'http://HTTP', proxy-url: 'PROXY'}",
-        "refused: unsupported scheme",
-        "its proxy-url",
-    ),
-    row(
-        ("{server: 'http://HTTP', proxy-url: 'http://CLOSED'}", TOKEN),
-        "refused: connection refused",
-        (
-            ABC,
-            Says("of the kubeconfig's proxy-url is not reached: cannot connect to "),
-        ),
-        Accepts,
-    ),
-];
+const WAYS: &[Row] = rows! {
+    row(("{server: 'http://HTTP', proxy-url: 'http://PROXY'}", TOKEN), "works, by a GET to the proxy, as nobody",
+        (ABC, NOBODY), Agrees);
+    row(("{server: 'https://HTTPS', certificate-authority: ca.pem, proxy-url: 'http://PROXY'}", TOKEN),
+        "works, through the proxy", both(ABC), Agrees);
+    row(("{server: 'https://HTTPS', certificate-authority: ca.pem, proxy-url: 'socks5://PROXY'}", TOKEN),
+        "works, through the proxy", both(ABC), Agrees);
+    refused("{server: 'http://HTTP', proxy-url: 'ftp://PROXY'}", "refused: unsupported scheme", "its proxy-url");
+    refused("{server: 'http://HTTP', proxy-url: 'PROXY'}", "refused: unsupported scheme", "its proxy-url");
+    row(("{server: 'http://HTTP', proxy-url: 'http://CLOSED'}", TOKEN), "refused: connection refused",
+        (ABC, Says("of the kubeconfig's proxy-url is not reached: cannot connect to ")), Accepts);
+};
 
 const PLUGIN: &str = "{exec: {apiVersion: VERSION, command: ./plugin, args: [abc], interactiveMode: Never}}";
 const LINE_END_PLUGIN: &str =

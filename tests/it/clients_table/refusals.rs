@@ -29,8 +29,8 @@ pub(super) struct Refusal {
     /// The target that is asked for.
     host: &'static str,
     port: u16,
-    /// The texts of which one has to be on the terminal.
-    pub(super) shown: &'static [&'static str],
+    /// The text that has to be on the terminal.
+    pub(super) shown: &'static str,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -50,132 +50,39 @@ enum World {
     Draining,
 }
 
-macro_rules! refusal {
-    ($name:literal, $world:ident, $host:literal, $port:literal, $($shown:literal),+) => {
-        Refusal { name: $name, world: World::$world, host: $host, port: $port, shown: &[$($shown),+] }
+/// A row for each refusal: its name, its world, the target, and the text that has to be on the terminal.
+macro_rules! refusals {
+    ($($name:literal: $world:ident $host:literal:$port:literal, $shown:literal;)+) => {
+        pub(super) const REFUSALS: &[Refusal] = &[$(
+            Refusal { name: $name, world: World::$world, host: $host, port: $port, shown: $shown },
+        )+];
     };
 }
 
-pub(super) const REFUSALS: [Refusal; 22] = [
-    refusal!("unknown name", Main, "unknown.team-a", 22, "not on the allowlist"),
-    refusal!("wrong port", Main, "refuses.team-a", 2222, "not on the allowlist"),
-    refusal!(
-        "malformed name",
-        Main,
-        "svc..team-a",
-        22,
-        "a label of the host name is empty or too long"
-    ),
-    refusal!(
-        "client certificate demanded",
-        Main,
-        "guarded.team-a",
-        22,
-        "requires a client certificate"
-    ),
-    refusal!(
-        "credentials required (407)",
-        Users,
-        "box.team-a",
-        22,
-        "credentials are required"
-    ),
-    refusal!(
-        "user without the right",
-        KnownUser,
-        "box.team-a",
-        22,
-        "alice may not ssh to"
-    ),
-    refusal!("TLS required", Tls, "box.team-a", 22, "this port requires TLS"),
-    refusal!(
-        "allowlist not loaded",
-        NoCluster,
-        "box.team-a",
-        22,
-        "the allowlist is not loaded yet"
-    ),
-    refusal!("no ready endpoint", Cluster, "empty.team-a", 22, "no ready endpoint"),
-    refusal!(
-        "closed by its owner (max-tunnels 0)",
-        Cluster,
-        "closed.team-a",
-        22,
-        "is closed to new tunnels"
-    ),
-    refusal!(
-        "cap of the process",
-        ProcessFull,
-        "box.team-a",
-        22,
-        "the proxy has reached its tunnel limit"
-    ),
-    refusal!(
-        "cap of the client",
-        ClientFull,
-        "box.team-a",
-        22,
-        "this client address has reached its tunnel limit of 1"
-    ),
-    refusal!(
-        "cap of the target",
-        TargetFull,
-        "box.team-a",
-        22,
-        "has reached its tunnel limit of 1"
-    ),
-    refusal!(
-        "connect rate",
-        Rate,
-        "refuses.team-a",
-        22,
-        "this client address connects too often"
-    ),
-    refusal!(
-        "the proxy shuts down",
-        Draining,
-        "blackhole.team-a",
-        22,
-        "the proxy is shutting down, try again"
-    ),
-    refusal!("dial refused", Main, "refuses.team-a", 22, "refused the connection"),
-    refusal!("dial timed out", Main, "blackhole.team-a", 22, "did not answer in time"),
-    refusal!(
-        "target is a web server",
-        Main,
-        "web.team-a",
-        22,
-        "web server, not an SSH server"
-    ),
-    refusal!(
-        "target says nothing",
-        Main,
-        "silent.team-a",
-        22,
-        "has sent no SSH identification"
-    ),
-    refusal!(
-        "target closes at once",
-        Main,
-        "closes.team-a",
-        22,
-        "closed the connection before its SSH identification"
-    ),
-    refusal!(
-        "sshd is full (MaxStartups)",
-        Main,
-        "full.team-a",
-        22,
-        "Exceeded MaxStartups"
-    ),
-    refusal!(
-        "target resets",
-        Main,
-        "resets.team-a",
-        22,
-        "reset the connection before its SSH identification"
-    ),
-];
+refusals! {
+    "unknown name": Main "unknown.team-a":22, "not on the allowlist";
+    "wrong port": Main "refuses.team-a":2222, "not on the allowlist";
+    "malformed name": Main "svc..team-a":22, "a label of the host name is empty or too long";
+    "client certificate demanded": Main "guarded.team-a":22, "requires a client certificate";
+    "credentials required (407)": Users "box.team-a":22, "credentials are required";
+    "user without the right": KnownUser "box.team-a":22, "alice may not ssh to";
+    "TLS required": Tls "box.team-a":22, "this port requires TLS";
+    "allowlist not loaded": NoCluster "box.team-a":22, "the allowlist is not loaded yet";
+    "no ready endpoint": Cluster "empty.team-a":22, "no ready endpoint";
+    "closed by its owner (max-tunnels 0)": Cluster "closed.team-a":22, "is closed to new tunnels";
+    "cap of the process": ProcessFull "box.team-a":22, "the proxy has reached its tunnel limit";
+    "cap of the client": ClientFull "box.team-a":22, "this client address has reached its tunnel limit of 1";
+    "cap of the target": TargetFull "box.team-a":22, "has reached its tunnel limit of 1";
+    "connect rate": Rate "refuses.team-a":22, "this client address connects too often";
+    "the proxy shuts down": Draining "blackhole.team-a":22, "the proxy is shutting down, try again";
+    "dial refused": Main "refuses.team-a":22, "refused the connection";
+    "dial timed out": Main "blackhole.team-a":22, "did not answer in time";
+    "target is a web server": Main "web.team-a":22, "web server, not an SSH server";
+    "target says nothing": Main "silent.team-a":22, "has sent no SSH identification";
+    "target closes at once": Main "closes.team-a":22, "closed the connection before its SSH identification";
+    "sshd is full (MaxStartups)": Main "full.team-a":22, "Exceeded MaxStartups";
+    "target resets": Main "resets.team-a":22, "reset the connection before its SSH identification";
+}
 
 /// The request of a client, and its proxy.
 pub(super) struct Asked {
