@@ -76,12 +76,7 @@ impl OpenedTunnels<'_> {
 
 /// Reads the PROXY header, negotiates the protocol and, over HTTP/1, serves the request up to its 200 or 101. `None` if
 /// the connection was refused, or its client has left.
-async fn open(
-    mut stream: TcpStream,
-    peer: SocketAddr,
-    port: Arc<Port>,
-    shared: &Shared,
-) -> Option<OpenedTunnels<'_>> {
+async fn open(mut stream: TcpStream, peer: SocketAddr, port: Arc<Port>, shared: &Shared) -> Option<OpenedTunnels<'_>> {
     let mut pending = PendingRequest::new(peer, stream.local_addr().ok(), &port, shared);
     // First of all, even before TLS: the header names the client of the TCP connection.
     let header = proxy_header::read(&mut stream, peer.ip(), &port.proxy_header);

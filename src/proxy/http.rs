@@ -4,9 +4,8 @@
 use serde::Deserialize;
 
 use crate::protocol::host_key::PublishedKeys;
-use crate::protocol::ssh_disconnect::Disconnect;
 use crate::tunnel::http2::Request;
-use crate::tunnel::outcome::{Refusal, RefusalReason};
+use crate::tunnel::outcome::RefusalReason;
 use crate::tunnel::stream::Stream;
 
 mod channel;
@@ -14,7 +13,7 @@ mod client_program;
 mod exchange;
 pub mod head;
 pub mod http1;
-mod http2;
+pub(in crate::proxy) mod http2;
 mod websocket;
 
 pub use self::channel::ChannelExchange;
@@ -145,41 +144,6 @@ impl Exchange {
             Self::Http2(request) => http2::list(*request, listing).await,
             // No list is asked for.
             Self::Ssh(_) => Err(RefusalReason::MethodNotAllowed),
-        }
-    }
-
-    /// Sends the refusal. The caller then closes the stream gracefully, and parses nothing after the head: with
-    /// keep-alive those bytes would be taken for another request (RFC 9931 section 6). `None` if the client has left,
-    /// or gets no answer; after [`RefusalReason::TlsRecord`] the close sends the alert.
-    pub async fn refuse(self, refusal: &Refusal) -> Option<Stream> {
-        match self {
-            Self::Http1(exchange) => exchange.refuse(refusal).await,
-            Self::Http2(request) => http2::refuse(*request, refusal),
-            Self::Ssh(exchange) => {
-                exchange.refuse(refusal.phrase());
-                None
-            }
-        }
-    }
-
-    /// Returns the program that has sent the request, and the requested target as it was sent.
-    pub fn client_program(&self) -> (ClientProgram, &str) {
-        match self {
-            Self::Http1(exchange) => exchange.client_program(),
-            Self::Http2(_) | Self::Ssh(_) => (ClientProgram::Unread, ""),
-        }
-    }
-
-    /// Sends the refusal in band: a 200, and after it this message of SSH. Otherwise like [`Self::refuse`].
-    pub async fn refuse_in_band(self, message: &Disconnect) -> Option<Stream> {
-        match self {
-            Self::Http1(exchange) => exchange.refuse_in_band(message).await,
-            // Clients of HTTP/2 read a status.
-            Self::Http2(_) => None,
-            Self::Ssh(exchange) => {
-                exchange.refuse(&message.sentence);
-                None
-            }
         }
     }
 }

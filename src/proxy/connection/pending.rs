@@ -10,9 +10,10 @@ use tokio::time::{Instant, sleep_until};
 use super::in_band;
 use super::record::RequestRecord;
 use super::{Port, Shared};
+use crate::base::boxed::boxed;
 use crate::net::tls::ClientTls;
 use crate::net::transport::Transport;
-use crate::proxy::http::{Exchange, Forwarding, RefusalMode, WebSocketOptions};
+use crate::proxy::http::{Exchange, Forwarding, RefusalMode, WebSocketOptions, http2};
 use crate::proxy::record::RequestInfo;
 use crate::proxy::record::line::AnswerKind;
 use crate::tunnel::limits::owners::{LimitOwner, OwnerName, network};
@@ -191,30 +192,38 @@ impl<'a> PendingRequest<'a> {
 
     /// Sends a refusal, records it, and gives the client time to read it.
     pub(super) async fn refuse(mut self, exchange: Exchange, refusal: &Refusal) {
-        if let Exchange::Ssh(exchange) = exchange {
-            let message = in_band::refusal_message(refusal, exchange.asked_for(), self.record.info.id);
-            exchange.refuse(&message.sentence);
-            if refusal.reason.is_answered() {
-                self.record.answered = AnswerKind::Ssh;
+        let reason = refusal.reason;
+        self.record.answered = AnswerKind::from_refusal(reason);
+        let mut is_in_band = false;
+        let sent = match exchange {
+            Exchange::Http1(exchange) => {
+                let (program, asked_for) = exchange.client_program();
+                is_in_band = self.target_is_ssh && self.refusals.are_in_band(program) && reason.may_be_in_band();
+                if is_in_band {
+                    let message = in_band::refusal_message(refusal, asked_for, self.record.info.id);
+                    self.record.answered = AnswerKind::Ssh;
+                    tokio::select! {
+                        biased;
+                        sent = boxed(exchange.refuse_in_band(&message)) => sent,
+                        // This, too, waits for the client, so other connections may evict this one.
+                        _ = self.evicted() => None,
+                    }
+                } else {
+                    boxed(exchange.refuse(refusal)).await
+                }
             }
-            return self.record.refused(refusal.reason);
-        }
-        let (program, asked_for) = exchange.client_program();
-        let is_in_band = self.target_is_ssh && self.refusals.are_in_band(program) && refusal.reason.may_be_in_band();
-        let told = if is_in_band {
-            let message = in_band::refusal_message(refusal, asked_for, self.record.info.id);
-            self.record.answered = AnswerKind::Ssh;
-            tokio::select! {
-                biased;
-                told = exchange.refuse_in_band(&message) => told,
-                // This, too, waits for the client, so other connections may evict this one.
-                _ = self.evicted() => None,
+            // Clients of HTTP/2 read a status.
+            Exchange::Http2(request) => http2::refuse(*request, refusal),
+            Exchange::Ssh(exchange) => {
+                let message = in_band::refusal_message(refusal, exchange.asked_for(), self.record.info.id);
+                exchange.refuse(&message.sentence);
+                if reason.is_answered() {
+                    self.record.answered = AnswerKind::Ssh;
+                }
+                return self.record.refused(reason);
             }
-        } else {
-            self.record.answered = AnswerKind::from_refusal(refusal.reason);
-            exchange.refuse(refusal).await
         };
-        match told {
+        match sent {
             Some(mut stream) => {
                 let close = async {
                     if is_in_band {
@@ -222,9 +231,9 @@ impl<'a> PendingRequest<'a> {
                     }
                     stream.shutdown_gracefully().await;
                 };
-                self.linger(Some(refusal.reason), close).await;
+                boxed(self.linger(Some(reason), close)).await;
             }
-            None => self.record_unsent(refusal.reason),
+            None => self.record_unsent(reason),
         }
     }
 

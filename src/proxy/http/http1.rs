@@ -181,8 +181,10 @@ impl Http1Exchange {
         Ok(self.stream)
     }
 
-    /// Sends the refusal. `None` if the client gets no answer.
-    pub(super) async fn refuse(mut self, refusal: &Refusal) -> Option<Stream> {
+    /// Sends the refusal. The caller then closes the stream gracefully, and parses nothing after the head: with
+    /// keep-alive those bytes would be taken for another request (RFC 9931 section 6). `None` if the client has left,
+    /// or gets no answer; after [`RefusalReason::TlsRecord`] the close sends the alert.
+    pub(in crate::proxy) async fn refuse(mut self, refusal: &Refusal) -> Option<Stream> {
         let is_told = refusal.reason == RefusalReason::TlsRecord
             || refusal.reason.is_answered() && {
                 let answer = self.answer(refusal);
@@ -192,13 +194,15 @@ impl Http1Exchange {
     }
 
     /// Returns the sender of the request, and the requested target as it was sent.
-    pub(super) fn client_program(&self) -> (ClientProgram, &str) {
+    pub(in crate::proxy) fn client_program(&self) -> (ClientProgram, &str) {
         (self.sniffed.program, &self.sniffed.target)
     }
 
+    /// Sends the refusal in band: a 200, and after it this message of SSH. Otherwise like [`Self::refuse`].
+    ///
     /// corkscrew drops what it reads together with the 200. As soon as corkscrew has read the 200, an SSH client sends
     /// its identification. So the message is sent after the client's first bytes, or after a pause.
-    pub(super) async fn refuse_in_band(mut self, message: &Disconnect) -> Option<Stream> {
+    pub(in crate::proxy) async fn refuse_in_band(mut self, message: &Disconnect) -> Option<Stream> {
         self.send(CONFIRMATION).await.ok()?;
         if self.buffer.is_empty() {
             // An end of stream may be a half-close, and after a failure the next write fails, too.

@@ -147,7 +147,7 @@ pub(super) async fn list(request: Request, listing: &str) -> Result<Stream, Refu
 
 /// Sends the refusal. Returns the stream, to be held until the client has read it; `None` if the client has left, or gets
 /// no answer.
-pub(super) fn refuse(request: Request, refusal: &Refusal) -> Option<Stream> {
+pub(in crate::proxy) fn refuse(request: Request, refusal: &Refusal) -> Option<Stream> {
     if refusal.reason == RefusalReason::Malformed(Malformed::NoAuthority) {
         // "Malformed requests [...] MUST be treated as a stream error of type PROTOCOL_ERROR": section 8.1.1.
         request.reset_stream(Reason::PROTOCOL_ERROR);
