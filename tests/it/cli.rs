@@ -8,22 +8,13 @@ use std::net::{Ipv6Addr, TcpListener};
 use std::process::Command;
 
 use crate::harness::ports::Ports;
-use crate::harness::process::{Process, Server, Settings, switchboard, switchboard_with_descriptors, with_limit};
+use crate::harness::process::{
+    Process, Server, Settings, ended, switchboard, switchboard_with_descriptors, with_limit,
+};
 use crate::harness::target::{Closed, Target};
 use crate::harness::{CONFIRMATION, allow, missing, refused};
 use rustix::process::geteuid;
 use switchboard::tunnel::outcome::RefusalReason;
-
-/// The exit status and all that was printed on stdout and stderr.
-fn run(command: Command) -> (i32, String, String) {
-    let mut process = Process::spawn(command);
-    let status = process.exit_status();
-    (
-        status,
-        process.stdout.rest().join("\n"),
-        process.stderr.rest().join("\n"),
-    )
-}
 
 #[test]
 fn a_stderr_that_is_full_changes_no_exit_status() {
@@ -112,7 +103,7 @@ fn faulty_usage_or_settings_end_with_status_2() {
         // The ports, so that one that starts against all expectations does no harm.
         let served = arguments.first() == Some(&"serve") && !arguments.iter().any(|argument| ports.contains(argument));
         let arguments = [arguments, if served { &ports[..] } else { &[] }].concat();
-        let (status, stdout, stderr) = run(switchboard(&arguments));
+        let (status, stdout, stderr) = ended(switchboard(&arguments));
         assert_eq!((status, stdout.as_str()), (2, ""), "{arguments:?}: {stderr}");
         assert!(stderr.contains(told), "{told:?} in {stderr}");
     }
@@ -128,7 +119,7 @@ fn faulty_usage_or_settings_end_with_status_2() {
         command.env("SWITCHBOARD_LISTEN", "127.0.0.1:0");
         command.env("SWITCHBOARD_ADMIN", "127.0.0.1:0");
         command.env(name, value);
-        assert_eq!(run(command).0, 2, "{name}");
+        assert_eq!(ended(command).0, 2, "{name}");
     }
 }
 
@@ -137,7 +128,7 @@ fn a_port_in_use_ends_with_status_1() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let taken = taken.local_addr().unwrap().to_string();
     for [listen, admin] in [[taken.as_str(), "127.0.0.1:0"], ["127.0.0.1:0", taken.as_str()]] {
-        let (status, stdout, stderr) = run(switchboard(&["serve", "--listen", listen, "--admin", admin]));
+        let (status, stdout, stderr) = ended(switchboard(&["serve", "--listen", listen, "--admin", admin]));
         assert_eq!((status, stdout.as_str()), (1, ""), "{stderr}");
         assert!(stderr.contains(&format!("cannot listen on {taken}")), "{stderr}");
         assert!(stderr.contains("in use"), "{stderr}");
@@ -168,7 +159,7 @@ fn without_its_threads_it_ends_with_one_line_and_status_1() {
         command.arg(switchboard(&[]).get_program());
         command.args(["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
         command.env("TOKIO_WORKER_THREADS", "4");
-        let (status, stdout, stderr) = run(command);
+        let (status, stdout, stderr) = ended(command);
         assert_eq!((status, stdout.as_str()), (1, ""), "{limit}: {stderr}");
         assert!(
             stderr.starts_with("switchboard: the thread main has failed") && stderr.lines().count() == 1,
@@ -271,7 +262,7 @@ fn one_number_may_be_had_for_each_family() {
 fn the_log_filter_quietens_messages_but_not_the_access_log() {
     let target = Target::listen();
     let settings = Settings::new(&allow(&[("devbox:22", target.address())]));
-    let (status, _, stderr) = run(switchboard(&["serve", "--log", "off", "--config", &missing()]));
+    let (status, _, stderr) = ended(switchboard(&["serve", "--log", "off", "--config", &missing()]));
     assert_eq!(status, 2);
     assert!(stderr.contains("cannot be read"), "{stderr}");
     let arguments = ["serve", "--log", "info,access=off", "--config", settings.path()];
@@ -283,12 +274,12 @@ fn the_log_filter_quietens_messages_but_not_the_access_log() {
 
 #[test]
 fn help_lists_the_commands_and_options() {
-    let (status, stdout, _) = run(switchboard(&["--help"]));
+    let (status, stdout, _) = ended(switchboard(&["--help"]));
     assert_eq!(status, 0);
     for told in ["serve", "check", "--help", "--version"] {
         assert!(stdout.contains(told), "{told:?} in {stdout}");
     }
-    let (status, stdout, _) = run(switchboard(&["serve", "--help"]));
+    let (status, stdout, _) = ended(switchboard(&["serve", "--help"]));
     assert_eq!(status, 0);
     for told in [
         "--config",
@@ -308,7 +299,7 @@ fn help_lists_the_commands_and_options() {
     ] {
         assert!(stdout.contains(told), "{told:?} in {stdout}");
     }
-    let (status, stdout, _) = run(switchboard(&["check", "--help"]));
+    let (status, stdout, _) = ended(switchboard(&["check", "--help"]));
     assert_eq!(status, 0);
     for told in [
         "[FILE]",
@@ -321,7 +312,7 @@ fn help_lists_the_commands_and_options() {
     ] {
         assert!(stdout.contains(told), "{told:?} in {stdout}");
     }
-    let (status, stdout, _) = run(switchboard(&["--version"]));
+    let (status, stdout, _) = ended(switchboard(&["--version"]));
     assert_eq!(
         (status, stdout),
         (0, format!("switchboard {}", env!("CARGO_PKG_VERSION")))
@@ -330,7 +321,7 @@ fn help_lists_the_commands_and_options() {
 
 #[test]
 fn the_options_of_a_session_are_checked_before_a_connection() {
-    let (status, stdout, _) = run(switchboard(&["connect", "--help"]));
+    let (status, stdout, _) = ended(switchboard(&["connect", "--help"]));
     assert_eq!(status, 0);
     for told in [
         "--resume",
@@ -351,7 +342,7 @@ fn the_options_of_a_session_are_checked_before_a_connection() {
         ("--window", "many", "expected a whole number with a unit"),
     ] {
         let proxy = ["--proxy", "http://127.0.0.1:1", "host:22"];
-        let (status, _, stderr) = run(switchboard(&[&["connect", option, value], &proxy[..]].concat()));
+        let (status, _, stderr) = ended(switchboard(&[&["connect", option, value], &proxy[..]].concat()));
         assert_eq!(status, 2, "{stderr}");
         assert!(stderr.contains(fault), "{fault:?} in {stderr}");
     }

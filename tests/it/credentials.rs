@@ -11,7 +11,7 @@ use rustix::process::Signal;
 use tempfile::TempDir;
 
 use self::demanding_proxy::DemandingProxy;
-use crate::harness::process::{Process, switchboard, switchboard_with_hangup};
+use crate::harness::process::{Process, ended, switchboard, switchboard_with_hangup};
 use crate::harness::{DEADLINE, eventually, missing};
 use crate::openssh::clients::{SWITCHBOARD, ours};
 use crate::openssh::login::{HOST, Login};
@@ -69,18 +69,6 @@ impl User {
 fn prints(token: &str) -> String {
     format!(
         "printf '%s\\n' '{{\"kind\":\"ExecCredential\",\"apiVersion\":\"{V1}\",\"status\":{{\"token\":\"{token}\"}}}}'"
-    )
-}
-
-/// Runs it to its end: the exit status, stdout and stderr.
-#[track_caller]
-fn ended(command: Command) -> (i32, String, String) {
-    let mut process = Process::spawn(command);
-    let status = process.exit_status();
-    (
-        status,
-        process.stdout.rest().join("\n"),
-        process.stderr.rest().join("\n"),
     )
 }
 

@@ -9,6 +9,7 @@ pub(crate) mod ports;
 pub(crate) mod process;
 pub(crate) mod proxy;
 pub(crate) mod seccomp;
+pub(crate) mod shared;
 pub(crate) mod stream;
 pub(crate) mod target;
 

@@ -356,18 +356,22 @@ fn a_client_that_does_not_ask_sees_no_keys_and_one_that_asks_does_over_both_vers
 
 const WITHOUT_ANCHORS: &str = "  host_keys: [config, annotation]\n";
 
+fn publishes_unless_forbidden(world: &World, allowlist: &str) {
+    world.install(&["--strict"]);
+    if allowlist.is_empty() {
+        world.logs_in();
+        assert!(world.published().ends_with(" switchboard:anchor\n"));
+    } else {
+        world.is_refused("Host key verification failed");
+        assert_eq!(world.published(), "");
+    }
+}
+
 #[test]
 fn an_anchor_that_listens_publishes_the_keys_of_its_server_unless_the_operator_forbids_it() {
     for allowlist in ["", WITHOUT_ANCHORS] {
         let (world, _anchor) = World::of_listening_anchor(allowlist);
-        world.install(&["--strict"]);
-        if allowlist.is_empty() {
-            world.logs_in();
-            assert!(world.published().ends_with(" switchboard:anchor\n"));
-        } else {
-            world.is_refused("Host key verification failed");
-            assert_eq!(world.published(), "");
-        }
+        publishes_unless_forbidden(&world, allowlist);
     }
 }
 
@@ -375,14 +379,7 @@ fn an_anchor_that_listens_publishes_the_keys_of_its_server_unless_the_operator_f
 fn an_anchor_that_dials_in_publishes_the_keys_of_its_server_unless_the_operator_forbids_it() {
     for allowlist in ["", WITHOUT_ANCHORS] {
         let (world, _anchors) = World::of_dialling_anchors(allowlist, &["host_key"]);
-        world.install(&["--strict"]);
-        if allowlist.is_empty() {
-            world.logs_in();
-            assert!(world.published().ends_with(" switchboard:anchor\n"));
-        } else {
-            world.is_refused("Host key verification failed");
-            assert_eq!(world.published(), "");
-        }
+        publishes_unless_forbidden(&world, allowlist);
     }
 }
 

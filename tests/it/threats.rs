@@ -5,7 +5,6 @@ use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::process::Command;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use crate::harness::page::Page;
@@ -13,32 +12,22 @@ use crate::harness::peer::Peer;
 use crate::harness::ports::Ports;
 use crate::harness::process::{Process, Server, Settings};
 use crate::harness::proxy::Proxy;
+use crate::harness::shared::connect;
 use crate::harness::stream::Stream;
 use crate::harness::target::Target;
 use crate::harness::{CONFIRMATION, DEADLINE, allow, eventually, request};
 use http::Request;
 use rustix::process::Signal;
 use socket2::{Domain, Socket, Type};
-use switchboard::net::tls::{self, Tls};
-use switchboard::policy::access::Access;
 use switchboard::policy::allowlist::{Endpoints, ServiceTarget, TargetId, TargetRules, Writer};
-use switchboard::proxy::anchors::Anchors;
-use switchboard::proxy::connection::{self, Port, Shared, Timeouts};
-use switchboard::proxy::metrics::Metrics;
-use switchboard::proxy::open_tunnels::registry::Registry;
-use switchboard::proxy::record::Ids;
-use switchboard::proxy::record::access_log::AccessLog;
+use switchboard::proxy::connection::Shared;
 use switchboard::tunnel::drain::DrainController;
-use switchboard::tunnel::limits::budget::Budgets;
-use switchboard::tunnel::limits::connect_rate::ConnectRate;
-use switchboard::tunnel::limits::owners::LimitOwners;
 use switchboard::tunnel::limits::slots::Slots;
 use switchboard::tunnel::limits::unfinished::UnfinishedSet;
-use switchboard::tunnel::limits::{Limits, TargetCaps, TargetLimits};
-use switchboard::tunnel::relay::Resources;
+use switchboard::tunnel::limits::{TargetCaps, TargetLimits};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::task::{JoinHandle, yield_now};
+use tokio::net::TcpListener;
+use tokio::task::yield_now;
 use tokio::time::timeout;
 
 /// The memory of a tunnel when neither side reads: a buffer of 64 KiB each way, and its own state.
@@ -126,47 +115,16 @@ fn service(name: &str, address: SocketAddr, idle: Option<Duration>) -> ServiceTa
 
 /// The state that tunnels share, until the drain.
 fn shared(targets: Vec<ServiceTarget>) -> (Arc<Shared>, DrainController) {
-    let limits = Limits::default();
     let (writer, allowlist) = Writer::new();
     writer.replace(targets, true);
     let (conductor, drain) = DrainController::new();
-    let burst = limits.tunnel.burst;
-    let metrics = Metrics::new().unwrap();
     let shared = Shared {
-        access: Access::open(&metrics.access),
-        lists_names: AtomicBool::new(false),
-        anchors: Anchors::new(None, NonZeroU32::MIN),
-        allowlist,
-        metrics,
-        access_log: AccessLog::default(),
-        registry: Registry::default(),
-        drain,
-        resources: Resources::new(4),
-        clients: LimitOwners::new(limits.client_limits()),
-        users: LimitOwners::new(limits.user_limits()),
-        connect_rate: ConnectRate::new(limits.client),
         unfinished: UnfinishedSet::new(NonZeroU32::new(8)),
-        logins: UnfinishedSet::new(None),
         // The one that runs, and the one that panics.
         tunnels: Arc::new(Slots::new(NonZeroU32::new(2))),
-        total: Budgets::new(limits.process.rates(), burst),
-        ids: Ids::default(),
-        tls: Tls::new(tls::Settings::default(), Timeouts::default().tls_handshake).unwrap(),
-        timeouts: Timeouts::default(),
+        ..crate::harness::shared::shared(allowlist, drain)
     };
     (Arc::new(shared), conductor)
-}
-
-/// A connection to the proxy, and the task that serves it.
-async fn connect(shared: &Arc<Shared>) -> (TcpStream, JoinHandle<()>) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    let (client, accepted) = tokio::join!(TcpStream::connect(address), listener.accept());
-    let (stream, peer) = accepted.unwrap();
-    let port = Arc::new(Port::from(address));
-    let shared = Arc::clone(shared);
-    let serving = tokio::spawn(async move { connection::serve(stream, peer, port, &shared).await });
-    (client.unwrap(), serving)
 }
 
 /// A tunnel goes on while another panics, more often than there are slots in all or of the target.

@@ -34,18 +34,23 @@ fn pours(mut service: Peer) {
     });
 }
 
+/// `connect` by that scheme.
+fn connect(scheme: &str, server: &Server, authority: &Authority) -> Process {
+    let proxy = format!("{scheme}://localhost:{}", server.public().port());
+    let ca = authority.ca();
+    let trust = ["--ca", ca.to_str().unwrap()];
+    let trust = if scheme == "https" { &trust[..] } else { &[] };
+    let connect = ["connect", "--proxy", &proxy, "devbox:22"];
+    Process::spawn(switchboard(&[&connect, trust].concat()))
+}
+
 #[test]
 fn a_download_that_a_drain_cuts_off_is_an_error_of_the_client() {
     let authority = Authority::new();
     for scheme in ["http", "https"] {
         let target = Target::listen();
         let mut server = server(&authority, &target);
-        let proxy = format!("{scheme}://localhost:{}", server.public().port());
-        let ca = authority.ca();
-        let trust = ["--ca", ca.to_str().unwrap()];
-        let trust = if scheme == "https" { &trust[..] } else { &[] };
-        let connect = ["connect", "--proxy", &proxy, "devbox:22"];
-        let mut client = Process::spawn(switchboard(&[&connect, trust].concat()));
+        let mut client = connect(scheme, &server, &authority);
         pours(target.accept());
         client.stdout.next().unwrap();
         server.process.signal(Signal::TERM);
@@ -86,12 +91,7 @@ fn bytes_in_front_of_a_cut_arrive() {
     for scheme in ["http", "https"] {
         let target = Target::listen();
         let mut server = server(&authority, &target);
-        let proxy = format!("{scheme}://localhost:{}", server.public().port());
-        let ca = authority.ca();
-        let trust = ["--ca", ca.to_str().unwrap()];
-        let trust = if scheme == "https" { &trust[..] } else { &[] };
-        let connect = ["connect", "--proxy", &proxy, "devbox:22"];
-        let mut client = Process::spawn(switchboard(&[&connect, trust].concat()));
+        let mut client = connect(scheme, &server, &authority);
         let mut service = target.accept();
         service.send(&bytes);
         let counted =

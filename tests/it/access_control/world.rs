@@ -2,33 +2,20 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::SocketAddr;
-use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use switchboard::base::secret::Secret;
-use switchboard::net::tls::{self, Tls};
 use switchboard::policy::access::{
     AUTHENTICATED, Access, Action, Decision, Kubernetes, Method, Mode, NoAnswer, Options, Review, ReviewError,
     Reviewer, Sources, User, Verdict,
 };
 use switchboard::policy::allowlist::{Endpoints, ServiceTarget, StaticTarget, TargetId, TargetRules, Writer};
 use switchboard::protocol::jwt::Jwt;
-use switchboard::proxy::anchors::Anchors;
-use switchboard::proxy::connection::{self, Port, Shared, Timeouts};
-use switchboard::proxy::metrics::Metrics;
-use switchboard::proxy::open_tunnels::registry::Registry;
-use switchboard::proxy::record::Ids;
-use switchboard::proxy::record::access_log::AccessLog;
+use switchboard::proxy::connection::{Port, Shared};
 use switchboard::tunnel::drain::DrainController;
-use switchboard::tunnel::limits::budget::Budgets;
-use switchboard::tunnel::limits::connect_rate::ConnectRate;
-use switchboard::tunnel::limits::owners::LimitOwners;
-use switchboard::tunnel::limits::slots::Slots;
-use switchboard::tunnel::limits::unfinished::UnfinishedSet;
 use switchboard::tunnel::limits::{Limits, TargetLimits};
-use switchboard::tunnel::relay::Resources;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
@@ -36,6 +23,7 @@ use tokio::time::timeout;
 
 use crate::harness::DEADLINE;
 use crate::harness::page::Page;
+use crate::harness::shared::{connect, connect_to, shared};
 
 /// The API server: the users of tokens, and what each may do.
 #[derive(Debug, Default)]
@@ -151,28 +139,10 @@ impl World {
         let own: StaticTarget = format!("box.local:22={address}").parse().unwrap();
         writer.publish(&[own], &limits);
         let (conductor, drain) = DrainController::new();
-        let metrics = Metrics::new().unwrap();
-        let burst = limits.tunnel.burst;
+        let open = shared(allowlist, drain);
         let shared = Shared {
-            access: Access::new(options, sources, &metrics.access),
-            lists_names: AtomicBool::new(true),
-            anchors: Anchors::new(None, NonZeroU32::MIN),
-            allowlist,
-            metrics,
-            access_log: AccessLog::default(),
-            registry: Registry::default(),
-            drain,
-            resources: Resources::new(4),
-            clients: LimitOwners::new(limits.client_limits()),
-            users: LimitOwners::new(limits.user_limits()),
-            connect_rate: ConnectRate::new(limits.client),
-            unfinished: UnfinishedSet::new(None),
-            logins: UnfinishedSet::new(None),
-            tunnels: Arc::new(Slots::new(None)),
-            total: Budgets::new(limits.process.rates(), burst),
-            ids: Ids::default(),
-            tls: Tls::new(tls::Settings::default(), Timeouts::default().tls_handshake).unwrap(),
-            timeouts: Timeouts::default(),
+            access: Access::new(options, sources, &open.metrics.access),
+            ..open
         };
         Self {
             cluster,
@@ -185,19 +155,11 @@ impl World {
 
     /// A connection to the proxy, and the task that serves it.
     pub(crate) async fn connect(&self) -> (TcpStream, JoinHandle<()>) {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let port = Port::from(listener.local_addr().unwrap());
-        self.connect_to(listener, port).await
+        connect(&self.shared).await
     }
 
     pub(crate) async fn connect_to(&self, listener: TcpListener, port: Port) -> (TcpStream, JoinHandle<()>) {
-        let address = listener.local_addr().unwrap();
-        let (client, accepted) = tokio::join!(TcpStream::connect(address), listener.accept());
-        let (stream, peer) = accepted.unwrap();
-        let shared = Arc::clone(&self.shared);
-        let port = Arc::new(port);
-        let serving = tokio::spawn(async move { connection::serve(stream, peer, port, &shared).await });
-        (client.unwrap(), serving)
+        connect_to(&self.shared, listener, port).await
     }
 
     /// The head of the answer to a request, and its connection.

@@ -8,10 +8,8 @@ use rustix::process::Signal;
 use tempfile::TempDir;
 
 use crate::harness::authority::Authority;
-use crate::harness::process::{Process, Settings, switchboard};
+use crate::harness::process::{Process, Settings, ended, switchboard};
 use crate::harness::{allow, missing};
-
-use super::run;
 
 #[test]
 fn check_says_ok_or_every_fault_with_its_place() {
@@ -22,19 +20,19 @@ fn check_says_ok_or_every_fault_with_its_place() {
     let missing = missing.to_str().unwrap();
     fs::write(path, "listen: 127.0.0.1:8080\n").unwrap();
     assert_eq!(
-        run(switchboard(&["check", "--config", path])),
+        ended(switchboard(&["check", "--config", path])),
         (0, format!("{path}: ok"), no_target(path))
     );
     let mut by_environment = switchboard(&["check"]);
     by_environment.env("SWITCHBOARD_CONFIG", path);
-    assert_eq!(run(by_environment).0, 0);
+    assert_eq!(ended(by_environment).0, 0);
 
     fs::write(
         path,
         "listen: [nowhere]\nadmin: 127.0.0.1:1\ntimeout: {}\nallowlist:\n  static:\n    - {name: devbox}\n",
     )
     .unwrap();
-    let (status, stdout, stderr) = run(switchboard(&["check", "--config", path]));
+    let (status, stdout, stderr) = ended(switchboard(&["check", "--config", path]));
     assert_eq!((status, stdout.as_str()), (2, ""));
     let lines = [
         "1:10: error: listen[0]: expected IP:port",
@@ -47,7 +45,7 @@ fn check_says_ok_or_every_fault_with_its_place() {
         assert!(line.starts_with(&format!("{path}:{start}")), "{start:?} in {stderr}");
     }
 
-    let (status, stdout, stderr) = run(switchboard(&["check", "--config", missing]));
+    let (status, stdout, stderr) = ended(switchboard(&["check", "--config", missing]));
     assert_eq!((status, stdout.as_str()), (2, ""));
     assert!(stderr.contains(missing) && stderr.contains("No such file"), "{stderr}");
 }
@@ -73,9 +71,9 @@ fn check_reads_a_file_without_a_flag_or_standard_input() {
         vec!["check", "--config", settings.path()],
     ] {
         let said = (0, format!("{}: ok", settings.path()), no_target(settings.path()));
-        assert_eq!(run(elsewhere(&arguments)), said);
+        assert_eq!(ended(elsewhere(&arguments)), said);
     }
-    assert_eq!(run(switchboard(&["check", "--config", "a", "b"])).0, 2);
+    assert_eq!(ended(switchboard(&["check", "--config", "a", "b"])).0, 2);
     let piped = |text: &[u8]| {
         let mut child = switchboard(&["check", "-"])
             .stdin(Stdio::piped())
@@ -100,7 +98,7 @@ fn check_reads_a_file_without_a_flag_or_standard_input() {
 #[test]
 fn check_prints_its_findings_as_json() {
     let json = |file: &str, status: i32| -> serde_json::Value {
-        let (found, stdout, stderr) = run(switchboard(&["check", file, "--format", "json"]));
+        let (found, stdout, stderr) = ended(switchboard(&["check", file, "--format", "json"]));
         assert_eq!((found, stderr.as_str()), (status, ""));
         serde_json::from_str(&stdout).unwrap()
     };
@@ -144,7 +142,7 @@ fn a_file_that_is_no_regular_file_is_not_waited_for() {
     let said = format!("{fifo}: error: cannot be read: it is a FIFO, not a regular file");
     for command in ["check", "serve"] {
         assert_eq!(
-            run(switchboard(&[command, "--config", fifo])),
+            ended(switchboard(&[command, "--config", fifo])),
             (2, String::new(), said.clone())
         );
     }
@@ -197,7 +195,7 @@ fn files_of_a_cluster_that_are_missing_are_errors_of_check_and_warnings_of_serve
         settings.write(&format!(
             "listen: 127.0.0.1:0\nadmin: 127.0.0.1:0\nallowlist: {{kubernetes: {{enabled: true, {setting}}}}}\n"
         ));
-        let (status, _, stderr) = run(switchboard(&["check", settings.path()]));
+        let (status, _, stderr) = ended(switchboard(&["check", settings.path()]));
         assert_eq!(status, 2, "{stderr}");
         let told = format!("error: allowlist.kubernetes.{reason}");
         assert!(stderr.contains(&told) && stderr.lines().count() == 1, "{stderr}");
@@ -232,7 +230,7 @@ fn check_and_serve_agree_on_every_file() {
         if !shown.starts_with("listen") {
             flags.extend(["--listen", "127.0.0.1:0"]);
         }
-        let (status, _, findings) = run(switchboard(&[&["check"], &flags[..]].concat()));
+        let (status, _, findings) = ended(switchboard(&[&["check"], &flags[..]].concat()));
         let mut served = Process::spawn(switchboard(&[&["serve"], &flags[..]].concat()));
         if status == 0 {
             accepted += 1;
@@ -278,7 +276,7 @@ fn tls_that_clients_can_go_round_is_warned_of() {
             allow(&[("a:22", "127.0.0.1:1".parse().unwrap())]),
             server.setting(),
         ));
-        let (status, _, stderr) = run(switchboard(&["check", settings.path()]));
+        let (status, _, stderr) = ended(switchboard(&["check", settings.path()]));
         assert_eq!(status, 0, "{stderr}");
         assert!(stderr.contains(expected), "{listen} {auth}: {stderr}");
         assert_eq!(stderr.lines().count(), usize::from(!expected.is_empty()), "{stderr}");
@@ -300,11 +298,11 @@ fn ports_of_a_flag_that_know_no_client_are_checked_against_the_targets_of_the_fi
     ));
     let path = settings.path();
     assert_eq!(
-        run(switchboard(&["check", path])),
+        ended(switchboard(&["check", path])),
         (0, format!("{path}: ok"), String::new())
     );
     for command in ["check", "serve"] {
-        let (status, _, stderr) = run(switchboard(&[command, "--config", path, "--listen", "127.0.0.1:0"]));
+        let (status, _, stderr) = ended(switchboard(&[command, "--config", path, "--listen", "127.0.0.1:0"]));
         assert_eq!(status, 2);
         let start = format!("{path}: error: --listen: no client has a certificate at these ports: ");
         assert!(stderr.starts_with(&start), "{stderr}");
@@ -314,7 +312,7 @@ fn ports_of_a_flag_that_know_no_client_are_checked_against_the_targets_of_the_fi
 #[test]
 fn the_documented_settings_are_valid() {
     let documented = concat!(env!("CARGO_MANIFEST_DIR"), "/config/switchboard.yaml");
-    assert_eq!(run(switchboard(&["check", "--config", documented])).0, 0);
+    assert_eq!(ended(switchboard(&["check", "--config", documented])).0, 0);
 }
 
 #[test]
@@ -322,7 +320,7 @@ fn check_prints_the_format_of_the_file_as_json_schema() {
     let mut with_a_file = switchboard(&["check", "--schema"]);
     with_a_file.env("SWITCHBOARD_CONFIG", missing());
     for command in [switchboard(&["check", "--schema"]), with_a_file] {
-        let (status, stdout, stderr) = run(command);
+        let (status, stdout, stderr) = ended(command);
         assert_eq!((status, stderr.as_str()), (0, ""));
         let schema: serde_json::Value = serde_json::from_str(&stdout).unwrap();
         let download = &schema["properties"]["limits"]["properties"]["tunnel"]["properties"]["download"];

@@ -109,6 +109,18 @@ impl Drop for Process {
     }
 }
 
+/// Runs a program to its end. Returns its exit status, its stdout and its stderr.
+#[track_caller]
+pub(crate) fn ended(command: Command) -> (i32, String, String) {
+    let mut process = Process::spawn(command);
+    let status = process.exit_status();
+    (
+        status,
+        process.stdout.rest().join("\n"),
+        process.stderr.rest().join("\n"),
+    )
+}
+
 /// The binary with these arguments, and nothing of this process's settings.
 pub(crate) fn switchboard(arguments: &[&str]) -> Command {
     clean(Command::new(BINARY), arguments)

@@ -4,27 +4,15 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
-use std::process::Command;
 use std::thread;
 
 use tempfile::TempDir;
 
 use crate::credentials::demanding_proxy::DemandingProxy;
 use crate::harness::missing;
-use crate::harness::process::{Process, switchboard};
+use crate::harness::process::{ended, switchboard};
 use crate::openssh::clients::ours;
 use crate::openssh::process::quiet;
-
-/// The exit status, and what was printed on stdout and stderr.
-fn ended(command: Command) -> (i32, String, String) {
-    let mut process = Process::spawn(command);
-    let status = process.exit_status();
-    (
-        status,
-        process.stdout.rest().join("\n"),
-        process.stderr.rest().join("\n"),
-    )
-}
 
 /// A folder of settings, with that file for the client.
 fn with_file(text: &str) -> TempDir {
