@@ -274,11 +274,8 @@ fn end_marker(request: &[u8]) -> Option<Marker> {
     Marker::parse(value.split_once("\r\n")?.0.as_bytes())
 }
 
-#[tokio::test]
-async fn the_request_is_one_segment_with_the_credentials_of_the_url() {
-    let proxy = Proxy::bind().await;
-    let _session = Session::start(proxy.options("http", "user:p%40ss@"));
-    let mut stream = proxy.accept().await;
+/// Reads a request, which is one segment with that credential.
+async fn expect_segment(stream: &mut TcpStream, authorization: &str) {
     let mut segment = vec![0; 4096];
     let length = within(stream.read(&mut segment)).await.unwrap();
     let wanted = dial::head::Wanted::Tunnel {
@@ -290,10 +287,18 @@ async fn the_request_is_one_segment_with_the_credentials_of_the_url() {
     };
     let request = dial::head::Request {
         wanted: &wanted,
-        authorization: Some("Basic dXNlcjpwQHNz".to_owned().into()),
+        authorization: Some(authorization.to_owned().into()),
         upgrade: None,
     };
     assert_eq!(segment[..length], *request.to_http1().expose().as_bytes());
+}
+
+#[tokio::test]
+async fn the_request_is_one_segment_with_the_credentials_of_the_url() {
+    let proxy = Proxy::bind().await;
+    let _session = Session::start(proxy.options("http", "user:p%40ss@"));
+    let mut stream = proxy.accept().await;
+    expect_segment(&mut stream, "Basic dXNlcjpwQHNz").await;
 }
 
 #[tokio::test]

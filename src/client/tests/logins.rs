@@ -258,21 +258,7 @@ async fn the_token_is_sent_over_http_1_in_one_segment() {
     let (home, proxy) = (Home::new(), Proxy::bind().await);
     let session = Session::start(home.tunnel(home.command("echo s3cret"), proxy.http()));
     let mut stream = proxy.accept().await;
-    let mut segment = vec![0; 4096];
-    let length = within(stream.read(&mut segment)).await.unwrap();
-    let wanted = dial::head::Wanted::Tunnel {
-        target: TARGET,
-        end_marker: end_marker(&segment),
-        session: None,
-        no_wake: false,
-        host_keys: false,
-    };
-    let request = dial::head::Request {
-        wanted: &wanted,
-        authorization: Some("Bearer s3cret".to_owned().into()),
-        upgrade: None,
-    };
-    assert_eq!(segment[..length], *request.to_http1().expose().as_bytes());
+    expect_segment(&mut stream, "Bearer s3cret").await;
     stream.write_all(&[ACCEPT, b"hello"].concat()).await.unwrap();
     let (_, mut stdout, _) = session.parts();
     assert_eq!(&read_exactly::<5>(&mut stdout).await, b"hello");
