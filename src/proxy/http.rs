@@ -10,17 +10,17 @@ use crate::tunnel::stream::Stream;
 
 mod channel;
 mod client_program;
-mod exchange;
 pub mod head;
 pub mod http1;
 pub(in crate::proxy) mod http2;
+mod request;
 mod websocket;
 
 pub use self::channel::ChannelExchange;
 pub use self::client_program::ClientProgram;
-pub use self::exchange::{ConnectRequest, CredentialPolicy, ListingRequest, Purpose, RequestHead};
-pub(crate) use self::exchange::{HostKeysField, NamedSession};
 use self::http1::Http1Exchange;
+pub use self::request::{ConnectRequest, CredentialPolicy, ListingRequest, Purpose, RequestHead};
+pub(crate) use self::request::{HostKeysField, NamedSession};
 pub use self::websocket::{Forwarding, WebSocketOptions};
 
 /// How a port sends refusals.

@@ -1,6 +1,6 @@
 //! One exchange with an SSH client of a jump host: a channel `direct-tcpip`, and its one answer.
 
-use super::exchange::{ConnectRequest, CredentialPolicy, HostKeysField, Purpose, RequestHead};
+use super::request::{ConnectRequest, CredentialPolicy, HostKeysField, Purpose, RequestHead};
 use crate::policy::access::credentials::credential::Credential;
 use crate::tunnel::outcome::{Malformed, RefusalReason};
 use crate::tunnel::ssh::jump::ChannelRequest;

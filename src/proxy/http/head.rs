@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use httparse::{Error, Header, Request, Status};
 
-use super::exchange::{
+use super::request::{
     ConnectRequest, CredentialPolicy, HostKeysField, ListingRequest, Purpose, RequestHead, WAKE_FIELD, credential,
     no_wake, session,
 };

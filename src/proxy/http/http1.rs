@@ -7,8 +7,8 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 use super::client_program::{ClientProgram, SniffedHead, identify};
-use super::exchange::{CredentialPolicy, RequestHead, SEND_TIMEOUT, body, fields, listing_fields, status};
 use super::head::{self, Head, MAX_HEAD_BYTES, Version};
+use super::request::{CredentialPolicy, RequestHead, SEND_TIMEOUT, body, fields, listing_fields, status};
 use super::websocket::WebSocketOptions;
 use crate::base::secret;
 use crate::net::transport::{Reader as _, Transport, read_more, send_all};

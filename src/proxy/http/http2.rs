@@ -5,7 +5,7 @@ use h2::ext::Protocol;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, header};
 use tokio::time::timeout;
 
-use super::exchange::{
+use super::request::{
     ConnectRequest, CredentialPolicy, HostKeysField, ListingRequest, Purpose, RequestHead, SEND_TIMEOUT, WAKE_FIELD,
     body, credential, fields, listing_fields, no_wake, session, status,
 };

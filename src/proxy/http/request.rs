@@ -1,4 +1,4 @@
-//! The parts that both versions of HTTP share: a request, its one answer, and the fields of a refusal.
+//! The parts that both versions of HTTP share: a request, and the fields of its answers.
 
 use std::time::Duration;
 
