@@ -4,6 +4,7 @@ mod admin;
 pub mod anchors;
 pub mod config;
 pub mod connection;
+pub mod exchange;
 pub mod http;
 pub mod metrics;
 pub mod open_tunnels;

@@ -7,7 +7,8 @@ use super::shared::{Port, SshMode};
 use crate::base::boxed::boxed;
 use crate::net::tls;
 use crate::net::transport::{Transport, read_more};
-use crate::proxy::http::{CredentialPolicy, Exchange, RefusalMode};
+use crate::proxy::exchange::Exchange;
+use crate::proxy::http::{CredentialPolicy, RefusalMode};
 use crate::tunnel::outcome::{Malformed, RefusalReason};
 use crate::tunnel::stream::Stream;
 

@@ -22,7 +22,8 @@ use crate::protocol::registration::{
     DRAINING_PATH, REPLICA_FIELD, REPLICAS_FIELD, REPLICAS_PATH, ReplicaList, UPGRADE,
 };
 use crate::proxy::anchors::{Anchor, Anchors, Registration};
-use crate::proxy::http::{ConnectRequest, Exchange};
+use crate::proxy::exchange::Exchange;
+use crate::proxy::http::ConnectRequest;
 use crate::tunnel::http2::client::{ConnectionEnd, Streams};
 use crate::tunnel::limits::owners::{LimitOwner, OwnerName};
 use crate::tunnel::limits::slots::Slot;

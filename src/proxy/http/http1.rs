@@ -36,7 +36,7 @@ pub struct Http1Exchange {
 
 impl Http1Exchange {
     /// Creates an exchange of which `read` was already received.
-    pub(super) fn new(stream: Stream, read: Vec<u8>) -> Self {
+    pub(in crate::proxy) fn new(stream: Stream, read: Vec<u8>) -> Self {
         Self {
             stream,
             buffer: read,
@@ -88,7 +88,7 @@ impl Http1Exchange {
     }
 
     /// Reads until the head is complete or refused, in any number of pieces.
-    pub(super) async fn read_head(
+    pub(in crate::proxy) async fn read_head(
         &mut self,
         credentials: CredentialPolicy,
         websocket: Option<&WebSocketOptions>,
@@ -126,7 +126,7 @@ impl Http1Exchange {
 
     /// Completes at a reset. An end of stream is a half-close, as that of `printf … | nc`: the client waits for its
     /// answer.
-    pub(super) async fn client_gone(&mut self) -> RefusalReason {
+    pub(in crate::proxy) async fn client_gone(&mut self) -> RefusalReason {
         while self.buffer.len() < MAX_HEAD_BYTES {
             match self.read_some().await {
                 Ok(0) => break,
@@ -139,7 +139,10 @@ impl Http1Exchange {
     }
 
     /// Writes the response in one piece: corkscrew reads it by one read.
-    pub(super) async fn accept(mut self, keys: Option<&PublishedKeys>) -> Result<(Stream, Vec<u8>), RefusalReason> {
+    pub(in crate::proxy) async fn accept(
+        mut self,
+        keys: Option<&PublishedKeys>,
+    ) -> Result<(Stream, Vec<u8>), RefusalReason> {
         if let Some(accept) = self.accept.take() {
             let fields = format!(
                 "Upgrade: {UPGRADE}\r\nSec-WebSocket-Accept: {accept}\r\nSec-WebSocket-Protocol: {SUBPROTOCOL}\r\n{}",
@@ -161,7 +164,7 @@ impl Http1Exchange {
     }
 
     /// Sends the 101 with these fields.
-    pub(super) async fn upgrade(mut self, fields: &str) -> Result<(Stream, Vec<u8>), RefusalReason> {
+    pub(in crate::proxy) async fn upgrade(mut self, fields: &str) -> Result<(Stream, Vec<u8>), RefusalReason> {
         let head = format!("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\n{fields}\r\n");
         let sent = self.send(head.as_bytes()).await;
         sent.map_err(|_| RefusalReason::ClientDisconnected)?;
@@ -169,7 +172,7 @@ impl Http1Exchange {
     }
 
     /// Sends a listing.
-    pub(super) async fn list(mut self, listing: &str) -> Result<Stream, RefusalReason> {
+    pub(in crate::proxy) async fn list(mut self, listing: &str) -> Result<Stream, RefusalReason> {
         let fields = listing_fields(listing.len());
         let fields: String = fields
             .iter()

@@ -27,7 +27,7 @@ use crate::tunnel::stream::{Stream, WebSocket};
 ///
 /// # Errors
 /// The refusal.
-pub(super) fn read_head(
+pub(in crate::proxy) fn read_head(
     request: &Request,
     credentials: CredentialPolicy,
     websocket: Option<&WebSocketOptions>,
@@ -89,7 +89,7 @@ pub(super) fn read_head(
 }
 
 /// Completes at a reset, or when the connection ends. END_STREAM is a half-close.
-pub(super) async fn client_gone(request: &mut Request) -> RefusalReason {
+pub(in crate::proxy) async fn client_gone(request: &mut Request) -> RefusalReason {
     match request.reset().await {
         Ok(()) => RefusalReason::ClientDisconnected,
         // The connection has ended.
@@ -101,7 +101,7 @@ pub(super) async fn client_gone(request: &mut Request) -> RefusalReason {
 ///
 /// # Errors
 /// [`RefusalReason::ClientDisconnected`].
-pub(super) fn accept(request: Request, host_keys: Option<&PublishedKeys>) -> Result<Stream, RefusalReason> {
+pub(in crate::proxy) fn accept(request: Request, host_keys: Option<&PublishedKeys>) -> Result<Stream, RefusalReason> {
     let mut answer = Response::new(());
     let marker = end_marker(&request.head.headers).map(|marker| (end_notice::FIELD, marker.to_string()));
     let host_keys = host_keys.map(|keys| (host_key::FIELD, keys.to_string()));
@@ -134,7 +134,7 @@ fn is_websocket(request: &Request) -> bool {
 ///
 /// # Errors
 /// [`RefusalReason::ClientDisconnected`].
-pub(super) async fn list(request: Request, listing: &str) -> Result<Stream, RefusalReason> {
+pub(in crate::proxy) async fn list(request: Request, listing: &str) -> Result<Stream, RefusalReason> {
     let answer = with_fields(Response::new(()), listing_fields(listing.len()));
     let stream = request.answer(answer).map_err(|_| RefusalReason::ClientDisconnected)?;
     let mut stream = Stream::from(stream);

@@ -1,7 +1,7 @@
 //! One exchange with an SSH client of a jump host: a channel `direct-tcpip`, and its one answer.
 
-use super::request::{ConnectRequest, CredentialPolicy, HostKeysField, Purpose, RequestHead};
 use crate::policy::access::credentials::credential::Credential;
+use crate::proxy::http::{ConnectRequest, CredentialPolicy, HostKeysField, Purpose, RequestHead};
 use crate::tunnel::outcome::{Malformed, RefusalReason};
 use crate::tunnel::ssh::jump::ChannelRequest;
 use crate::tunnel::stream::Stream;
