@@ -17,6 +17,7 @@ mod sources;
 pub mod tickets;
 mod user;
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
@@ -46,6 +47,7 @@ use crate::base::boxed::boxed;
 use crate::net::tls::Tls;
 use crate::policy::access::metrics::AccessMetrics;
 use crate::policy::allowlist::Target;
+use crate::protocol::host_key::HostKey;
 use crate::tunnel::outcome::{Refusal, RefusalReason};
 
 /// Authenticates users, and authorizes them for targets.
@@ -111,8 +113,8 @@ impl Access {
     pub async fn authenticate(&self, request: RequestCredentials<'_>) -> Result<Subject, Refusal> {
         let config = self.decider.config.load_full();
         let presented = request.credential.as_ref().and_then(|read| read.as_ref().ok());
-        let name = presented.and_then(|credential| config.sources.password_name(credential));
-        let method = name.map_or(NO_METHOD, |_| Method::Password.label());
+        let claim = presented.and_then(|credential| config.sources.claim(credential));
+        let method = claim.map_or(NO_METHOD, |(_, method)| method.label());
         let authenticated = self.decider.authenticate(&config, request).await;
         if let Err(refusal) = &authenticated {
             self.count_request(method, refusal.reason.label());
@@ -120,10 +122,37 @@ impl Access {
         authenticated
     }
 
-    /// Returns the user of the file that a Basic credential names; `None` for a token or an unknown name.
+    /// Checks a key that a client offers and has not signed with. Nothing is counted: agents offer all their keys.
+    ///
+    /// # Errors
+    /// The refusal: it proves no user, or the file of users was not read yet.
+    pub fn check_offered_key(&self, user: &str, key: &HostKey, client: IpAddr) -> Result<(), Refusal> {
+        let config = self.decider.config.load();
+        match config
+            .sources
+            .users
+            .as_ref()
+            .map(|users| users.verify_key(user, key, client))
+        {
+            Some(Ok(Verdict::Authenticated(_))) => Ok(()),
+            Some(Ok(Verdict::Rejected(phrase))) => {
+                Err(Refusal::with_phrase(RefusalReason::CredentialsRefused, &phrase))
+            }
+            Some(Err(_)) => Err(RefusalReason::AuthorizationUnavailable.into()),
+            None => Err(RefusalReason::CredentialsRefused.into()),
+        }
+    }
+
+    /// Returns whether a user of the file has a public key.
+    pub fn has_keys(&self) -> bool {
+        let users = &self.decider.config.load().sources.users;
+        users.as_ref().is_some_and(|users| users.has_keys())
+    }
+
+    /// Returns the user of the file that a name with a password or key is; `None` for a token or an unknown name.
     pub fn claimed_user(&self, credential: &Credential) -> Option<Box<str>> {
         let sources = &self.decider.config.load().sources;
-        let name = sources.password_name(credential)?;
+        let (name, _) = sources.claim(credential)?;
         let users = sources.users.as_ref().filter(|users| users.contains(name))?;
         Some(users.full_name(name).into())
     }
@@ -198,11 +227,11 @@ impl Access {
         self.grants.request_recheck_where(|_| true);
     }
 
-    /// Rechecks all passwords after a change of the file of users.
+    /// Rechecks all passwords and keys after a change of the file of users.
     pub fn users_changed(&self) {
         self.decider.reviews.forget_verdicts();
         self.grants
-            .request_recheck_where(|grant| grant.subject.user.method == Method::Password);
+            .request_recheck_where(|grant| grant.subject.user.method.is_of_file());
     }
 
     /// Revokes the grants of tickets that a new table lacks, and rechecks changed ones. Expiry is left to `on_expiry`.

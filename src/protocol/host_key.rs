@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 /// The field: `?1` in the request of a client, [`PublishedKeys`] in the answer and in the registration of an anchor.
 pub const FIELD: &str = "switchboard-host-keys";
 
-/// A public key of an SSH server: of a type that OpenSSH trusts, and no certificate.
+/// A public key of an SSH server or of a user: of a type that OpenSSH trusts, and no certificate.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct HostKey {
     kind: &'static str,
@@ -80,6 +80,11 @@ impl HostKey {
     /// Returns the type.
     pub fn kind(&self) -> &'static str {
         self.kind
+    }
+
+    /// Returns the key as SSH sends it (RFC 4253 section 6.6).
+    pub fn blob(&self) -> &[u8] {
+        &self.blob
     }
 
     /// Returns the fingerprint as ssh prints it: `SHA256:` and base64 without padding.

@@ -1,6 +1,7 @@
 //! The jump host: logins by `ssh -J` to a real sshd, its refusals, its credentials, and clients that mean harm.
 
 mod hostile;
+mod keys;
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _};
@@ -55,8 +56,13 @@ impl JumpHost {
     fn guarded() -> (Self, PathBuf) {
         let users = tempfile::Builder::new().tempdir().unwrap().keep().join("users");
         fs::write(&users, LINE).unwrap();
+        (Self::for_users(&users), users)
+    }
+
+    /// One for the users of that file.
+    fn for_users(users: &Path) -> Self {
         let access = format!("access: {{mode: enforce, users: {{file: {}}}}}\n", users.display());
-        (Self::with("ssh: jump", &access), users)
+        Self::with("ssh: jump", &access)
     }
 
     /// One with these keys of its port, and more in its file.

@@ -161,6 +161,7 @@ pub(super) fn check_user(user: &User) -> Result<(), Refusal> {
                 Method::Certificate => "a client certificate",
                 Method::Oidc => "an OIDC token",
                 Method::Password => "a password",
+                Method::PublicKey => "a public key",
                 Method::Ticket => "a ticket",
                 Method::TokenReview => "a token",
             };

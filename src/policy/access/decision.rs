@@ -11,6 +11,7 @@ use arc_swap::ArcSwap;
 
 use super::credentials::credential::Credential;
 use super::credentials::{self, RequestCredentials, Subject, brief};
+use super::passwords::EXPIRED_KEY;
 use super::reviewer::{Action, Decision, NoAnswer, Right, Verdict};
 use super::reviews::cache::instant;
 use super::reviews::{ReviewContext, ReviewMode, Reviews};
@@ -148,7 +149,7 @@ impl AccessDecider {
             .credential
             .as_ref()
             .filter(|_| !subject.user_expires_within(SKEW));
-        let Some(credential) = credential.filter(|_| user.method != Method::Ticket) else {
+        let Some(credential) = credential.filter(|_| !matches!(user.method, Method::Ticket | Method::PublicKey)) else {
             return Ok(user);
         };
         let users = review.config.sources.users.as_ref();
@@ -226,12 +227,36 @@ fn local_user(
             Some(users) if users.proves(&user.name) => Ok(Arc::clone(user)),
             Some(_) | None => Err(NotAllowed::DeniedLocally(RefusalReason::CredentialsRefused.into())),
         },
+        (Method::PublicKey, _) => user_of_key(config, subject, mode),
         (Method::Ticket, _) => refused(UNKNOWN),
         (Method::Certificate, _) if !config.accepts_certificates() => {
             Err(NotAllowed::DeniedLocally(RefusalReason::CredentialsRequired.into()))
         }
         (Method::TokenReview | Method::Oidc | Method::Certificate, _) => Ok(Arc::clone(user)),
     }
+}
+
+/// Returns the user that the key of a subject proves now.
+fn user_of_key(config: &AccessConfig, subject: &Subject, mode: ReviewMode) -> Result<Arc<User>, NotAllowed> {
+    let refused = |refusal| Err(NotAllowed::DeniedLocally(refusal));
+    let (Some(Credential::PublicKey { user, key }), Some(users)) = (&subject.credential, &config.sources.users) else {
+        return refused(RefusalReason::CredentialsRefused.into());
+    };
+    let (proved, is_login) = (&subject.user, mode == ReviewMode::Login);
+    if !users.is_loaded() {
+        return if is_login {
+            Err(NotAllowed::Unknown)
+        } else {
+            Ok(Arc::clone(proved))
+        };
+    }
+    let phrase = match users.user_of_key(user, key, subject.client) {
+        // One that expired while its tunnel runs is left to `on_expiry`, unless it was given an earlier end.
+        Ok(now) if now.has_expired() && (is_login || now.expires != proved.expires) => EXPIRED_KEY,
+        Ok(now) => return Ok(Arc::new(now)),
+        Err(phrase) => phrase,
+    };
+    refused(Refusal::with_phrase(RefusalReason::CredentialsRefused, phrase))
 }
 
 /// Returns the review that decides whether the user may reach the target; `None` if the target's lists allow it. They

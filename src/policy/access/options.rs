@@ -30,7 +30,7 @@ pub struct Options {
     pub kubernetes: Option<Kubernetes>,
     /// The OIDC issuers whose tokens are verified here.
     pub oidc: Vec<Issuer>,
-    /// The file of users and password hashes.
+    /// The file of users.
     pub users: Option<UserFileOptions>,
     /// Short tickets instead of tokens.
     pub tickets: Option<TicketOptions>,
@@ -149,7 +149,7 @@ pub struct Issuer {
     pub no_env_proxy: bool,
 }
 
-/// A file of users and password hashes.
+/// A file of users, with password hashes and public keys.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename = "file", deny_unknown_fields)]
 pub struct UserFileOptions {

@@ -1,9 +1,11 @@
-//! The users of a file: each with a hash of the password, and groups.
+//! The users of a file: each with a hash of the password or public keys, and groups.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
@@ -11,16 +13,19 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, Semaphore};
 use tokio::task::spawn_blocking;
 
-use self::entry::Entry;
+use self::entry::{Entry, UNKNOWN_KEY};
+use self::hash::Hash;
 use super::reviewer::{NoAnswer, ReviewError, Verdict};
 use super::user::User;
 use crate::base::file;
 use crate::base::follow::{self, ReadFailure, ReadHistory, ReloadResult};
 use crate::base::secret::Secret;
 pub use crate::net::x509::PemError as UserFault;
+use crate::protocol::host_key::HostKey;
 
 mod entry;
 mod hash;
+mod key;
 
 /// The users of a file, in effect until new valid contents have been read.
 #[derive(Debug)]
@@ -30,6 +35,7 @@ pub struct PasswordFile {
     prefix: Box<str>,
     /// `None` before the file was read; until then a name that is missing proves nothing.
     table: ArcSwapOption<Table>,
+    has_keys: AtomicBool,
     readings: Mutex<ReadHistory>,
     /// Notified to read the file at once.
     read_again: Notify,
@@ -40,8 +46,8 @@ pub struct PasswordFile {
 type Table = BTreeMap<Box<str>, Arc<Entry>>;
 
 impl PasswordFile {
-    /// Reads a file of at most 1 MiB, whose lines are `name:hash` or `name:hash:group,group`. Empty lines and those
-    /// that begin with `#` are skipped. The hashes are argon2id and bcrypt.
+    /// Reads a file of at most 1 MiB, whose lines are `name:hash`, `name:hash:group,group` or `name:KEY`. Empty lines and
+    /// those that begin with `#` are skipped. The hashes are argon2id and bcrypt; a key is a line of `authorized_keys`.
     ///
     /// # Errors
     /// The first 20 errors of the file, and how many more there are.
@@ -60,6 +66,7 @@ impl PasswordFile {
             path: path.into(),
             prefix: Box::default(),
             table: ArcSwapOption::empty(),
+            has_keys: AtomicBool::default(),
             readings: Mutex::default(),
             read_again: Notify::new(),
             hashing: Arc::new(Semaphore::new(MAX_HASHED)),
@@ -90,6 +97,11 @@ impl PasswordFile {
         entry.is_some_and(|entry| entry.user.get().is_some_and(|own| Arc::ptr_eq(own, user)))
     }
 
+    /// Returns whether a user has a public key.
+    pub(super) fn has_keys(&self) -> bool {
+        self.has_keys.load(Ordering::Relaxed)
+    }
+
     /// Returns whether a good file has been read.
     pub(super) fn is_loaded(&self) -> bool {
         self.table.load().is_some()
@@ -114,8 +126,8 @@ impl PasswordFile {
     pub fn weakness(&self) -> Option<UserFault> {
         let table = self.table.load();
         let weak = table.iter().flat_map(|table| table.values());
-        let weak = weak.filter(|entry| entry.hash.is_weak());
-        let line = weak.map(|entry| entry.line).min();
+        let weak = weak.filter(|entry| entry.hash.as_ref().is_some_and(Hash::is_weak));
+        let line = weak.filter_map(|entry| entry.line).min();
         let reason =
             "bcrypt with a cost below 10 is guessed fast: make the hashes with `htpasswd -nB -C 10`".to_owned();
         line.is_some().then_some(UserFault { line, reason })
@@ -123,21 +135,19 @@ impl PasswordFile {
 
     /// Verifies a password. Two are hashed at a time.
     ///
-    /// For an unknown name, the password is hashed like that of the alphabetically first user. If all hashes have one
-    /// kind and cost and no password waits, the time of the answer does not reveal which names exist. A file without
-    /// users hides nothing.
+    /// For a name without a password, it is hashed like that of the alphabetically first user with one. If all hashes have
+    /// one kind and cost and no password waits, the time of the answer does not reveal which names exist. A file without
+    /// passwords hides nothing.
     ///
     /// # Errors
     /// No file has been read yet, or the password cannot be hashed.
     pub async fn verify(&self, user: &str, password: &Secret) -> Result<Verdict, ReviewError> {
-        if !self.is_loaded() {
-            return Err(ReviewError::new(
-                NoAnswer::Unavailable,
-                "the file of users was not read yet",
-            ));
-        }
-        let entry = self.entry(user);
-        let first = || self.table.load().as_ref()?.values().next().cloned();
+        self.check_loaded()?;
+        let entry = self.entry(user).filter(|entry| entry.hash.is_some());
+        let first = || {
+            let table = self.table.load();
+            table.as_ref()?.values().find(|entry| entry.hash.is_some()).cloned()
+        };
         let is_right = match entry.clone().or_else(first) {
             Some(entry) => self.hash(&entry, password).await?,
             None => false,
@@ -148,6 +158,33 @@ impl PasswordFile {
             Some((_, now)) => Verdict::Authenticated(now.user(&self.full_name(user))),
             None => Verdict::Rejected(WRONG.into()),
         })
+    }
+
+    /// Verifies a public key, whose signature is verified. It costs no more than a comparison with the user's keys.
+    ///
+    /// # Errors
+    /// No file has been read yet.
+    pub(super) fn verify_key(&self, user: &str, key: &HostKey, client: IpAddr) -> Result<Verdict, ReviewError> {
+        self.check_loaded()?;
+        Ok(match self.user_of_key(user, key, client) {
+            Ok(user) if user.has_expired() => Verdict::Rejected(EXPIRED_KEY.into()),
+            Ok(user) => Verdict::Authenticated(user.into()),
+            Err(phrase) => Verdict::Rejected(phrase.into()),
+        })
+    }
+
+    /// Returns the user that a key proves now, or would if it had not expired.
+    ///
+    /// # Errors
+    /// The reason why it proves none.
+    pub(super) fn user_of_key(&self, user: &str, key: &HostKey, client: IpAddr) -> Result<User, &'static str> {
+        let entry = self.entry(user).ok_or(UNKNOWN_KEY)?;
+        entry.user_of_key(&self.full_name(user), key, client)
+    }
+
+    fn check_loaded(&self) -> Result<(), ReviewError> {
+        let unread = || ReviewError::new(NoAnswer::Unavailable, "the file of users was not read yet");
+        self.is_loaded().then_some(()).ok_or_else(unread)
     }
 
     /// Reads the file again, and applies it if it has changed and is valid. Blocks, for 0.1 s if it has changed.
@@ -161,10 +198,14 @@ impl PasswordFile {
             for (name, entry) in &mut table {
                 let old = self.entry(name);
                 if let Some(old) = old.filter(|old| old.hash == entry.hash && old.groups == entry.groups) {
-                    *entry = old;
+                    // Its password need not be hashed again.
+                    entry.user = old.user.clone();
                 }
             }
-            self.table.store(Some(Arc::new(table)));
+            let has_keys = table.values().any(|entry| !entry.keys.is_empty());
+            let table = table.into_iter().map(|(name, entry)| (name, Arc::new(entry)));
+            self.table.store(Some(Arc::new(table.collect())));
+            self.has_keys.store(has_keys, Ordering::Relaxed);
             Ok(())
         })
     }
@@ -198,7 +239,8 @@ impl PasswordFile {
         let hashed = spawn_blocking(move || {
             // Held until the hash is done: the client may be gone before.
             let _permit = permit;
-            entry.hash.is_password(password.expose())
+            let hash = entry.hash.as_ref();
+            hash.map_or(Ok(false), |hash| hash.is_password(password.expose()))
         });
         let hashed = hashed.await.map_err(|error| unavailable(&error))?;
         hashed.map_err(|reason| unavailable(&reason))
@@ -213,7 +255,7 @@ pub fn check(bytes: &[u8]) -> Result<usize, Vec<UserFault>> {
     parse(bytes).map(|table| table.len())
 }
 
-fn parse(bytes: &[u8]) -> Result<Table, Vec<UserFault>> {
+fn parse(bytes: &[u8]) -> Result<BTreeMap<Box<str>, Entry>, Vec<UserFault>> {
     // An empty file may be one that is being written, or that the operator has not filled yet.
     if bytes.is_empty() {
         let reason = "it is empty: a file without users needs a line that begins with #";
@@ -226,24 +268,35 @@ fn parse(bytes: &[u8]) -> Result<Table, Vec<UserFault>> {
             .map_or(1, |chunk| chunk.valid().matches('\n').count() + 1);
         return Err(vec![UserFault::at(line, "it is not UTF-8")]);
     };
-    let mut table = Table::new();
+    let mut table = BTreeMap::<Box<str>, Entry>::new();
     let mut faults = Vec::new();
     let mut more = 0_usize;
+    let mut add = |line: usize, reason| match faults.len() < MAX_ERRORS {
+        true => faults.push((line, reason)),
+        false => more += 1,
+    };
     for (number, line) in (1..).zip(text.split('\n')) {
         let line = line.strip_suffix('\r').unwrap_or(line);
         if line.is_empty() || line.starts_with('#') {
             continue;
         }
-        let entry = Entry::parse(number, line).and_then(|(name, entry)| match table.get(name) {
-            Some(first) => Err(format!("this user is in line {} already", first.line)),
-            None => Ok(table.insert(name.into(), Arc::new(entry))),
+        let added = Entry::split(line).and_then(|(name, rest)| {
+            let entry = table.entry(name.into()).or_default();
+            entry.add(number, name, rest)
         });
-        match entry {
-            Ok(_) => {}
-            Err(reason) if faults.len() < MAX_ERRORS => faults.push(UserFault::at(number, reason)),
-            Err(_) => more += 1,
+        if let Err(reason) = added {
+            add(number, reason);
         }
     }
+    let without = table
+        .values()
+        .filter(|entry| entry.hash.is_none() && !entry.has_key_line);
+    for line in without.filter_map(|entry| entry.line) {
+        add(line, NO_PROOF.to_owned());
+    }
+    faults.sort();
+    let faults = faults.into_iter().map(|(line, reason)| UserFault::at(line, reason));
+    let mut faults: Vec<_> = faults.collect();
     if more > 0 {
         faults.push(UserFault::in_file(format!("and {more} more errors")));
     }
@@ -255,6 +308,9 @@ fn parse(bytes: &[u8]) -> Result<Table, Vec<UserFault>> {
 
 /// The answer for a wrong user and for a wrong password.
 const WRONG: &str = "the user or the password is wrong";
+/// The answer for a key whose `expiry-time` has passed.
+pub(super) const EXPIRED_KEY: &str = "the key has expired";
+const NO_PROOF: &str = "there is no hash after the name, and no line with a key of this user";
 /// The largest file, in bytes.
 const MAX_FILE_BYTES: u64 = 1 << 20;
 /// The errors of one file that are reported singly. A file of 1 MiB may have 500,000, and each is a line of the log.

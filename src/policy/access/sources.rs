@@ -9,8 +9,10 @@ use super::options::{Options, Permission};
 use super::passwords::PasswordFile;
 use super::reviewer::{Action, Reviewer, Right};
 use super::tickets::{Key, Tickets};
+use super::user::Method;
 use crate::base::secret::Secret;
 use crate::policy::allowlist::Target;
+use crate::protocol::host_key::HostKey;
 use crate::protocol::jwt::Jwt;
 
 /// The sources that authenticate users and decide about their rights.
@@ -39,6 +41,8 @@ pub(super) enum Source {
     Tickets(Arc<Tickets>, Key),
     /// A name and a password.
     Users(Arc<PasswordFile>, Box<str>, Secret),
+    /// A name and a public key.
+    UserKeys(Arc<PasswordFile>, Box<str>, Arc<HostKey>),
     Issuer(Arc<Verifier>, Arc<Jwt>),
     /// A token, and its claims if it is a JWT.
     ApiServer(Arc<dyn Reviewer>, Secret, Option<Arc<Jwt>>),
@@ -53,15 +57,18 @@ impl Sources {
     pub(super) fn normalize(&self, credential: Credential) -> Credential {
         match credential {
             Credential::Basic { password, .. } if !self.takes_password(&password) => Credential::Bearer(password),
-            credential @ (Credential::Basic { .. } | Credential::Bearer(_)) => credential,
+            credential @ (Credential::Basic { .. } | Credential::Bearer(_) | Credential::PublicKey { .. }) => {
+                credential
+            }
         }
     }
 
-    /// Returns the user name of a credential that is a password, even if the file lacks the name, which the answer must
-    /// not reveal.
-    pub(super) fn password_name<'a>(&self, credential: &'a Credential) -> Option<&'a str> {
+    /// Returns the user name of a credential that is a password or a public key, and the method, even if the file lacks the
+    /// name, which the answer must not reveal.
+    pub(super) fn claim<'a>(&self, credential: &'a Credential) -> Option<(&'a str, Method)> {
         match credential {
-            Credential::Basic { user, password } => self.takes_password(password).then_some(user),
+            Credential::Basic { user, password } => self.takes_password(password).then_some((user, Method::Password)),
+            Credential::PublicKey { user, .. } => Some((user, Method::PublicKey)),
             Credential::Bearer(_) => None,
         }
     }
@@ -110,7 +117,12 @@ impl AccessConfig {
             (Credential::Basic { user, password }, Some(users)) => {
                 return Source::Users(Arc::clone(users), user.clone(), password.clone());
             }
-            (Credential::Basic { .. }, None) => return Source::Refused(NO_SOURCE.into()),
+            (Credential::PublicKey { user, key }, Some(users)) => {
+                return Source::UserKeys(Arc::clone(users), user.clone(), Arc::clone(key));
+            }
+            (Credential::Basic { .. } | Credential::PublicKey { .. }, None) => {
+                return Source::Refused(NO_SOURCE.into());
+            }
             (Credential::Bearer(token), _) => token,
         };
         if let Some((tickets, key)) = sources.ticket(token) {

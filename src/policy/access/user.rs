@@ -46,6 +46,11 @@ impl User {
         self.method == Method::TokenReview
     }
 
+    /// Returns whether the credential has expired, by the system's clock.
+    pub(super) fn has_expired(&self) -> bool {
+        self.expires.is_some_and(|expires| expires <= SystemTime::now())
+    }
+
     /// Returns whether that is the user's id in the cluster. The ids of other sources are not the cluster's.
     pub(super) fn has_id(&self, id: &str) -> bool {
         self.is_of_cluster() && self.uid.as_deref() == Some(id)
@@ -70,6 +75,8 @@ pub enum Method {
     Oidc,
     /// A password of the users file.
     Password,
+    /// A public key of the users file.
+    PublicKey,
     /// A ticket.
     Ticket,
     /// The certificate of the TLS handshake.
@@ -78,13 +85,19 @@ pub enum Method {
 
 impl Method {
     /// Every method, for metrics that begin at 0.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::TokenReview,
         Self::Oidc,
         Self::Password,
+        Self::PublicKey,
         Self::Ticket,
         Self::Certificate,
     ];
+
+    /// Returns whether the file of users has the proof, under the user's name.
+    pub fn is_of_file(self) -> bool {
+        matches!(self, Self::Password | Self::PublicKey)
+    }
 
     /// Returns the value of the label.
     pub fn label(self) -> &'static str {
@@ -92,6 +105,7 @@ impl Method {
             Self::TokenReview => "token_review",
             Self::Oidc => "oidc",
             Self::Password => "password",
+            Self::PublicKey => "public_key",
             Self::Ticket => "ticket",
             Self::Certificate => "certificate",
         }

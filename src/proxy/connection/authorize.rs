@@ -10,9 +10,10 @@ use super::pending::{PendingRequest, Way};
 use crate::base::authority::Authority;
 use crate::base::boxed::boxed;
 use crate::policy::access::credentials::credential::{Credential, CredentialError};
-use crate::policy::access::{Method, Mode, RequestCredentials, Right, Subject, TunnelGrant, User};
+use crate::policy::access::{Mode, RequestCredentials, Right, Subject, TunnelGrant, User};
 use crate::policy::allowlist::Target;
 use crate::protocol::end_notice::Marker;
+use crate::protocol::host_key::HostKey;
 use crate::proxy::anchors::AnchorStream;
 use crate::proxy::http::{ConnectRequest, NamedSession, RefusalMode};
 use crate::proxy::record::Door;
@@ -200,9 +201,21 @@ pub(super) async fn log_in(
     Err(refusal)
 }
 
-/// Returns whether a proved user may use that user name. The name of a password was looked up already, with its prefix.
+/// Checks a key that an SSH client offers. The client has proved nothing yet, so the record names no user.
+pub(super) fn check_offered_key(name: &str, key: HostKey, pending: &mut PendingRequest<'_>) -> Result<(), Refusal> {
+    let access = &pending.shared.access;
+    let checked = access.check_offered_key(name, &key, pending.addresses.source.ip());
+    if let Err(refusal) = &checked {
+        let (user, key) = (name.into(), Arc::new(key));
+        pending.record.info.claimed = access.claimed_user(&Credential::PublicKey { user, key });
+        pending.record.set_authorization(refusal, true);
+    }
+    checked
+}
+
+/// Returns whether a proved user may use that user name. That of a password or key was looked up already, with its prefix.
 fn may_log_in_as(name: &str, user: &User) -> bool {
-    name.is_empty() || user.method == Method::Password || *user.name == *name
+    name.is_empty() || user.method.is_of_file() || *user.name == *name
 }
 
 /// Decides whether the user of a request may serve the target as its anchor. A denial counts with every `access.mode`.
@@ -308,6 +321,7 @@ fn hide_target(refusal: Refusal, pending: &PendingRequest<'_>) -> Refusal {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::policy::access::Method;
 
     #[test]
     fn a_token_or_ticket_logs_in_as_its_own_user_alone() {
@@ -323,12 +337,9 @@ mod tests {
             let allowed = ["alice", "", "bob", "Alice", "alice2"].map(|name| may_log_in_as(name, &of(method)));
             assert_eq!(allowed, [true, true, false, false, false], "{method:?}");
         }
-        assert!(may_log_in_as(
-            "alice",
-            &User {
-                name: "file:alice".into(),
-                ..of(Method::Password)
-            }
-        ));
+        for method in [Method::Password, Method::PublicKey] {
+            let name = "file:alice".into();
+            assert!(may_log_in_as("alice", &User { name, ..of(method) }), "{method:?}");
+        }
     }
 }

@@ -1,10 +1,11 @@
 //! One SSH connection of a jump host: its login, then its tunnels, one after another.
 
 use std::future::Future;
+use std::sync::Arc;
 
 use tokio::net::TcpStream;
 
-use super::authorize::log_in;
+use super::authorize::{check_offered_key, log_in};
 use super::pending::PendingRequest;
 use super::shared::Port;
 use crate::base::boxed::boxed;
@@ -15,7 +16,7 @@ use crate::proxy::http::RefusalMode;
 use crate::proxy::record::Door;
 use crate::tunnel::limits::unfinished::{EvictionClass, EvictionKey, UnfinishedGuard, UnfinishedSet};
 use crate::tunnel::outcome::{Refusal, RefusalReason};
-use crate::tunnel::ssh::jump::{Connection, Event, Login};
+use crate::tunnel::ssh::jump::{Connection, Event, Login, LoginRule, Proof};
 
 /// Serves a connection until it ends. `serve_channel` returns the sentence for the channel's client if the
 /// proxy has ended its tunnel.
@@ -53,12 +54,16 @@ async fn open(
     pending.admission?;
     let shared = pending.shared;
     let (client, number) = (pending.client()?, pending.record.info.id.number);
-    let requires_login = shared.access.mode() == Mode::Enforce;
+    let rule = match shared.access.mode() {
+        Mode::Open | Mode::Report => LoginRule::Open,
+        Mode::Enforce if shared.access.has_keys() => LoginRule::PasswordOrKey,
+        Mode::Enforce => LoginRule::Password,
+    };
     let jump_host = port.jump_host.as_ref().ok_or(RefusalReason::Internal)?;
     // Before its login a connection takes more memory than others.
     let sets = [Some(&shared.logins), Some(&client.logins)];
     let exchanged = async {
-        let accepted = boxed(jump_host.accept(stream, read, requires_login));
+        let accepted = boxed(jump_host.accept(stream, read, rule));
         let mut connection = accepted.await?;
         match connection.next().await {
             Some(_) => Ok(connection),
@@ -109,11 +114,11 @@ async fn authenticate(
         };
         match event {
             Some(Event::LoggedIn) => return Ok(accepted),
-            Some(Event::Login(login)) => match check(&login, pending).await {
+            Some(Event::Login(Login { user, proof, answer })) => match check(&user, proof, pending).await {
                 Ok(credential) => {
-                    accepted = Some(credential);
+                    accepted = credential;
                     // A client that has left is found by the next event.
-                    login.answer.send(true).ok();
+                    answer.send(true).ok();
                 }
                 Err(refusal) => refused = refusal.reason,
             },
@@ -122,12 +127,20 @@ async fn authenticate(
     }
 }
 
-/// Checks a login, and returns its credential. A machine's name after the user's, as in `alice%box`, is for the client.
-async fn check(login: &Login, pending: &mut PendingRequest<'_>) -> Result<Credential, Refusal> {
-    let name = login.user.split('%').next().unwrap_or_default();
-    let credential = Credential::of_ssh(name, login.password.clone()).ok_or(RefusalReason::CredentialsRefused)?;
+/// Checks a login, and returns its credential; `None` for a key that is only offered. A machine's name after the user's, as in
+/// `alice%box`, is for the client.
+async fn check(user: &str, proof: Proof, pending: &mut PendingRequest<'_>) -> Result<Option<Credential>, Refusal> {
+    let name = user.split('%').next().unwrap_or_default();
+    let credential = match proof {
+        Proof::Password(password) => Credential::of_ssh(name, password).ok_or(RefusalReason::CredentialsRefused)?,
+        Proof::OfferedKey(key) => return check_offered_key(name, key, pending).map(|()| None),
+        Proof::Key(key) => Credential::PublicKey {
+            user: name.into(),
+            key: Arc::new(key),
+        },
+    };
     boxed(log_in(name, credential.clone(), pending)).await?;
-    Ok(credential)
+    Ok(Some(credential))
 }
 
 /// Serves each channel to its end.

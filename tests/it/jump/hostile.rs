@@ -34,7 +34,7 @@ impl client::Handler for Anybody {
     }
 }
 
-async fn connect(address: SocketAddr) -> Handle<Anybody> {
+pub(super) async fn connect(address: SocketAddr) -> Handle<Anybody> {
     let config = Arc::new(Config::default());
     client::connect(config, address, Anybody).await.unwrap()
 }

@@ -1,12 +1,15 @@
-//! The credential of a request: the value of `Proxy-Authorization`, parsed once.
+//! The credential of a request: the value of `Proxy-Authorization`, parsed once, or that of an SSH login.
+
+use std::sync::Arc;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use zeroize::Zeroizing;
 
 use crate::base::secret::Secret;
+use crate::protocol::host_key::HostKey;
 
-/// The credential in `Proxy-Authorization` (RFC 9110 section 11.7.2).
+/// The credential in `Proxy-Authorization` (RFC 9110 section 11.7.2), or that of an SSH login.
 #[derive(Clone, Debug)]
 pub enum Credential {
     /// A user and a password (RFC 7617). Clients without a field for tokens send a token as the password.
@@ -18,6 +21,13 @@ pub enum Credential {
     },
     /// A token (RFC 6750 section 2.1).
     Bearer(Secret),
+    /// A user and a public key, whose signature the SSH server has verified.
+    PublicKey {
+        /// The user.
+        user: Box<str>,
+        /// The key.
+        key: Arc<HostKey>,
+    },
 }
 
 /// Why the field is no credential.
@@ -88,6 +98,7 @@ mod tests {
         Credential::parse(value.as_bytes()).map(|credential| match credential {
             Credential::Basic { user, password } => (Some(user.into()), password.expose().to_owned()),
             Credential::Bearer(token) => (None, token.expose().to_owned()),
+            Credential::PublicKey { .. } => panic!("no value of HTTP is a key"),
         })
     }
 

@@ -52,6 +52,7 @@ impl Key {
             Credential::Basic { user, password } => {
                 self.digest(&("basic", user, password.expose(), network(client).to_string()))
             }
+            Credential::PublicKey { user, key } => self.digest(&("public-key", user, key.blob())),
         }
     }
 
@@ -110,6 +111,8 @@ impl fmt::Debug for Key {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
     use crate::policy::access::test_support::user;
 
@@ -123,6 +126,14 @@ mod tests {
             password: password.into(),
         };
         let bearer = |token: &str| Credential::Bearer(token.into());
+        let public = |user: &str, key: &str| Credential::PublicKey {
+            user: user.into(),
+            key: Arc::new(
+                format!("ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIEIPB3+pKidx74UYm+ucPHbqNjjkwTws4ffeZFtYGz{key}")
+                    .parse()
+                    .unwrap(),
+            ),
+        };
         let of = |credential: &Credential, network: [u8; 4]| key.credential(credential, network.into());
         assert_ne!(of(&basic("a", "x"), [1; 4]), of(&basic("a", "x"), [2; 4]));
         assert_eq!(of(&bearer("x"), [1; 4]), of(&bearer("x"), [2; 4]));
@@ -131,6 +142,8 @@ mod tests {
             (bearer("x"), bearer("y")),
             (basic("ab", "c"), basic("a", "bc")),
             (basic("", "x"), bearer("x")),
+            (public("a", "ob"), public("a", "oc")),
+            (public("a", "ob"), public("b", "ob")),
         ] {
             assert_ne!(key.credential(&one, HERE), key.credential(&two, HERE));
         }

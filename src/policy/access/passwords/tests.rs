@@ -2,6 +2,8 @@
 
 use std::fs;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use proptest::prelude::*;
 
 use super::*;
@@ -20,6 +22,12 @@ const HASHES: [&str; 6] = [
     "$argon2id$v=19$m=4096,t=3,p=1$c2FsdHNhbHRzYWx0$k16ISVq0VaTBHarDt7qY0wtPXC0BhHZGHRoMfzFGeik",
     "$argon2id$v=19$m=256,t=2,p=4$c2FsdHNhbHRzYWx0$XXcsdRrqJ0P+bUs5HLfNmWj6U6VhmvsB5JAAWUMF/2k",
 ];
+
+/// Made by ssh-keygen(1).
+const KEY: &str = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIEIPB3+pKidx74UYm+ucPHbqNjjkwTws4ffeZFtYGzob";
+const OTHER_KEY: &str = "ecdsa-sha2-nistp256 AAAAE2VjZHNhLXNoYTItbmlzdHAyNTYAAAAIbmlzdHAyNTYAAABBBEAUpLZ7wdT4TYWLWDfVT7Y3sURp\
+     9MrGqZ3ov1veDOR3r84rXVZLIVE7d/Tbx5g7THlMK2XN70dDxk/PngsNLKQ=";
+const HERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
 
 /// Returns a user's line, quick to check.
 fn line(name: &str) -> String {
@@ -110,6 +118,8 @@ async fn a_user_has_groups_and_a_name_that_is_compared_byte_by_byte() {
 #[test]
 #[expect(clippy::too_many_lines, reason = "a table")]
 fn every_fault_is_named_with_its_line_and_without_the_hash() {
+    let no_key = "it is neither a hash nor a public key: expected `TYPE BASE64` after no other options than from=\"...\" and \
+                  expiry-time=\"...\"";
     let accepted = "argon2id and bcrypt ($2y$) are";
     let name = "the name is empty, too long, not printable, or has a space at an end";
     let group = "a group is empty, too long, not printable, or has a space at an end";
@@ -125,16 +135,22 @@ fn every_fault_is_named_with_its_line_and_without_the_hash() {
         ),
         (
             "alice".to_owned(),
-            Some("there is no colon: a line is name:hash or name:hash:groups".to_owned()),
+            Some("there is no colon: a line is name:hash, name:hash:groups or name:KEY".to_owned()),
         ),
         (format!(":{good}"), Some(name.to_owned())),
         (format!(" bob:{good}"), Some(name.to_owned())),
         (format!("b\u{202e}ob:{good}"), Some(name.to_owned())),
         (format!("{}:{good}", "x".repeat(257)), Some(name.to_owned())),
-        ("bob:".to_owned(), Some("there is no hash after the name".to_owned())),
+        ("carol:".to_owned(), Some(NO_PROOF.to_owned())),
+        ("dave::ops".to_owned(), Some(NO_PROOF.to_owned())),
+        ("bob:no hash".to_owned(), Some(format!("the key of bob: {no_key}"))),
+        ("bob:!locked x".to_owned(), Some(format!("the key of bob: {no_key}"))),
+        (format!("bob:no-pty {KEY}"), Some(format!("the key of bob: {no_key}"))),
         (
-            "bob::ops".to_owned(),
-            Some("there is no hash after the name".to_owned()),
+            format!("bob:from=\"example.com\" {KEY}"),
+            Some(
+                "the key of bob: `from` has at most 64 addresses and networks, such as \"10.0.0.0/8,!10.1.2.3\", of which one admits".to_owned(),
+            ),
         ),
         (
             "bob:hunter2".to_owned(),
@@ -237,6 +253,96 @@ fn every_fault_is_named_with_its_line_and_without_the_hash() {
             .filter_map(|(number, (_, fault))| Some(format!("line {number}: {}", fault.as_ref()?)));
         assert_eq!(faults(&text), expected.collect::<Vec<_>>());
     }
+}
+
+#[test]
+fn a_user_has_a_hash_or_keys_or_both_in_any_order() {
+    let hash = HASHES[0];
+    let text = format!(
+        "bob:{KEY} bob@laptop\nalice:{hash}:ops\nalice:{KEY}\nalice:from=\"10.0.0.0/8\" {OTHER_KEY}\ncarol::dev\ncarol:{KEY}\n"
+    );
+    let users = File::new(&text).open().with_prefix(Some("file:".into()));
+    assert_eq!((users.len(), users.has_keys()), (3, true));
+    let key = |text: &str| text.parse::<HostKey>().unwrap();
+    for (name, groups) in [("alice", vec!["ops"]), ("bob", vec![]), ("carol", vec!["dev"])] {
+        let Ok(Verdict::Authenticated(user)) = users.verify_key(name, &key(KEY), HERE) else {
+            panic!("{name} is refused");
+        };
+        let mut expected: Vec<Box<str>> = groups.into_iter().map(Into::into).collect();
+        expected.push(AUTHENTICATED.into());
+        assert_eq!((&*user.name, &user.groups), (&*format!("file:{name}"), &expected));
+        assert_eq!((user.method, user.expires), (Method::PublicKey, None));
+    }
+    for (name, text, client, expected) in [
+        ("alice", OTHER_KEY, HERE, "the key is not accepted from this address"),
+        ("bob", OTHER_KEY, HERE, "the user has no such key"),
+        ("nobody", KEY, HERE, "the user has no such key"),
+        ("file:bob", KEY, HERE, "the user has no such key"),
+    ] {
+        let refused = users.verify_key(name, &key(text), client).unwrap();
+        assert_eq!(refused, Verdict::Rejected(expected.into()), "{name}");
+    }
+    let client = "10.1.2.3".parse().unwrap();
+    assert!(matches!(
+        users.verify_key("alice", &key(OTHER_KEY), client),
+        Ok(Verdict::Authenticated(_))
+    ));
+    assert!(!File::new(&line("alice")).open().has_keys());
+    let unread = PasswordFile::empty("/none").verify_key("alice", &key(KEY), HERE);
+    assert_eq!(unread.unwrap_err().kind, NoAnswer::Unavailable);
+}
+
+#[tokio::test]
+async fn a_user_without_a_password_has_none_and_an_expired_key_proves_nobody() {
+    let text = format!("alice:{KEY}\nbob:expiry-time=\"20200101\" {KEY}\n");
+    let users = File::new(&text).open();
+    for password in ["", "correct", KEY] {
+        assert!(!is_right(&users, "alice", password).await);
+    }
+    let with_password = File::new(&(text + &line("zoe"))).open();
+    assert!(!is_right(&with_password, "alice", "correct").await);
+    assert!(is_right(&with_password, "zoe", "correct").await);
+    let expired = users.verify_key("bob", &KEY.parse().unwrap(), HERE).unwrap();
+    assert_eq!(expired, Verdict::Rejected("the key has expired".into()));
+}
+
+#[test]
+fn a_user_has_each_key_once_and_few() {
+    assert_eq!(
+        faults(&format!("alice:{KEY}\nalice:{KEY} again\n")),
+        ["line 2: the key of alice: the user has this key already"]
+    );
+    let key = |number: u8| {
+        let blob = [&b"\0\0\0\x0bssh-ed25519\0\0\0\x20"[..], &[number; 32]].concat();
+        format!("alice:ssh-ed25519 {}\n", STANDARD.encode(blob))
+    };
+    let sixteen: String = (0..16).map(key).collect();
+    assert_eq!(File::new(&sixteen).open().len(), 1);
+    assert_eq!(
+        faults(&(sixteen + &key(16))),
+        ["line 17: the key of alice: the user has 16 keys already"]
+    );
+    // A faulty key is one fault, and not a missing hash as well.
+    assert_eq!(faults("alice::ops\nalice:ssh-ed25519 x\n").len(), 1);
+}
+
+/// As a change of an agent's keys ends no session of a password.
+#[tokio::test]
+async fn a_password_is_not_hashed_again_when_a_key_comes_or_goes() {
+    let file = File::new(&line("alice"));
+    let users = file.open();
+    let Ok(Verdict::Authenticated(alice)) = users.verify("alice", &"correct".into()).await else {
+        panic!("refused")
+    };
+    for text in [format!("alice:{KEY}\n{}", line("alice")), line("alice")] {
+        file.write(&text);
+        assert!(matches!(users.reload(), ReloadResult::Loaded));
+        assert_eq!(users.has_keys(), text.contains(KEY));
+        assert!(users.is_current(&alice));
+    }
+    file.write(&format!("alice:{KEY}\n"));
+    assert!(matches!(users.reload(), ReloadResult::Loaded));
+    assert!(!users.is_current(&alice));
 }
 
 #[test]

@@ -451,6 +451,67 @@ async fn certificates_that_prove_no_user_any_more_end_the_tunnels_of_those_witho
     assert_eq!(refusal.reason, RefusalReason::CredentialsRequired);
 }
 
+/// The same file, as it changes while a tunnel of a key runs.
+#[tokio::test(start_paused = true)]
+async fn a_key_that_leaves_the_file_ends_its_tunnels_and_no_others() {
+    let world = World::new(|_| {});
+    world.publish(["a".to_owned()], None);
+    let (one, other) = (
+        "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIEIPB3+pKidx74UYm+ucPHbqNjjkwTws4ffeZFtYGzob",
+        "ecdsa-sha2-nistp256 AAAAE2VjZHNhLXNoYTItbmlzdHAyNTYAAAAIbmlzdHAyNTYAAABBBEAUpLZ7wdT4TYWLWDfVT7Y3sURp\
+     9MrGqZ3ov1veDOR3r84rXVZLIVE7d/Tbx5g7THlMK2XN70dDxk/PngsNLKQ=",
+    );
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let write = |text: &str| std::fs::write(file.path(), text).unwrap();
+    write(&format!("alice::ops\nalice:{one}\nalice:{other}\n"));
+    let users = Arc::new(passwords::PasswordFile::open(file.path()).unwrap());
+    let config = world.access.decider.config.load_full();
+    let sources = Sources {
+        users: Some(Arc::clone(&users)),
+        ..config.sources.clone()
+    };
+    world.access.apply(config.options.clone(), sources);
+    let login = async |key: &str| {
+        let request = RequestCredentials {
+            credential: Some(Ok(Credential::PublicKey {
+                user: "alice".into(),
+                key: Arc::new(key.parse().unwrap()),
+            })),
+            ..request("", 1)
+        };
+        let subject = world.access.authenticate(request).await?;
+        let grant = world.access.authorize(&subject, &world.target("a")).await;
+        grant.map(|grant| (subject, grant))
+    };
+    let change = |text: &str| {
+        write(text);
+        assert_eq!(users.reload(), ReloadResult::Loaded);
+        world.access.users_changed();
+    };
+    let (subject, of_one) = login(one).await.unwrap();
+    let (_, of_other) = login(other).await.unwrap();
+    assert_eq!((&*subject.user.name, &*subject.user.groups[0]), ("alice", "ops"));
+    change(&format!("alice:{other} renamed\nalice:{one}\n"));
+    sleep(seconds(301)).await;
+    assert!(!has_ended(&of_one) && !has_ended(&of_other));
+    change(&format!("alice:{other}\nbob:{one}\n"));
+    assert!(has_ended(&of_one) && !has_ended(&of_other));
+    // Also between the two steps of a request.
+    for denied in [
+        login(one).await.map(drop),
+        world.access.authorize(&subject, &world.target("a")).await.map(drop),
+    ] {
+        assert_eq!(denied.unwrap_err().reason, RefusalReason::CredentialsRefused);
+    }
+    for changed in ["from=\"192.0.2.1\" ", "expiry-time=\"20200101\" "] {
+        change(&format!("alice:{other}\n"));
+        let (_, grant) = login(other).await.unwrap();
+        change(&format!("alice:{changed}{other}\n"));
+        assert!(has_ended(&grant), "{changed}");
+        assert!(login(other).await.is_err(), "{changed}");
+    }
+}
+
 /// As a reload with another file does, which has a fault.
 #[tokio::test(start_paused = true)]
 async fn a_file_of_users_that_was_never_read_ends_no_tunnel_and_opens_none() {

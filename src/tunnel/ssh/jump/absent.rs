@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use tokio::net::TcpStream;
 
-use super::request::Event;
+use super::request::{Event, LoginRule};
 use crate::tunnel::outcome::RefusalReason;
 
 /// The settings of a jump host, of which this build has none.
@@ -31,7 +31,7 @@ impl JumpHost {
         &self,
         _socket: TcpStream,
         _read: Vec<u8>,
-        _requires_login: bool,
+        _rule: LoginRule,
     ) -> Result<Connection, RefusalReason> {
         match self.0 {}
     }

@@ -6,6 +6,7 @@ use tokio::sync::oneshot;
 
 use super::channel::Channel;
 use crate::base::secret::Secret;
+use crate::protocol::host_key::HostKey;
 
 /// The next thing that a client wants.
 #[derive(Debug)]
@@ -20,15 +21,37 @@ pub enum Event {
     Channel(ChannelRequest),
 }
 
-/// A credential, of the method `password` or `keyboard-interactive` (RFC 4252 section 8, RFC 4256).
+/// What a client has to prove.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LoginRule {
+    /// Nothing.
+    Open,
+    /// A user, by a password, token or ticket.
+    Password,
+    /// A user, by the same or by a public key.
+    PasswordOrKey,
+}
+
+/// A login, or a question before one.
 #[derive(Debug)]
 pub struct Login {
     /// The user name of the connection.
     pub user: Box<str>,
-    /// The password, token or ticket.
-    pub password: Secret,
+    /// The credential.
+    pub proof: Proof,
     /// The answer. A drop rejects it.
     pub answer: oneshot::Sender<bool>,
+}
+
+/// A credential.
+#[derive(Debug)]
+pub enum Proof {
+    /// A password, token or ticket, by `password` or `keyboard-interactive` (RFC 4252 section 8, RFC 4256).
+    Password(Secret),
+    /// A key that would be signed with (RFC 4252 section 7). It proves nothing, and its answer logs nobody in.
+    OfferedKey(HostKey),
+    /// A key with a signature, which was verified.
+    Key(HostKey),
 }
 
 /// A channel `direct-tcpip` that has not been answered (RFC 4254 section 7.2).

@@ -6,17 +6,17 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use russh::keys::{Algorithm, EcdsaCurve, PrivateKey};
+use russh::keys::{Algorithm, EcdsaCurve, HashAlg, PrivateKey};
 use russh::server::{Config, Handle};
-use russh::{Disconnect, MethodKind, Preferred, SshId, cipher, compression, kex, mac};
+use russh::{Disconnect, Preferred, SshId, cipher, compression, kex, mac};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use self::handler::{EVENTS, JumpHandler, METHODS, OpenChannel};
+use self::handler::{EVENTS, JumpHandler, OpenChannel, methods};
 use self::line::Line;
 use super::gate::Gate;
-use super::request::Event;
+use super::request::{Event, LoginRule};
 use crate::base::file;
 use crate::tunnel::outcome::{Malformed, RefusalReason};
 
@@ -26,8 +26,8 @@ mod line;
 /// The settings of a jump host: its host keys, and what it offers.
 pub struct JumpHost {
     files: Box<[PathBuf]>,
-    /// For clients that need not authenticate, and for those that must.
-    configs: [Arc<Config>; 2],
+    /// By [`LoginRule`].
+    configs: [Arc<Config>; 3],
 }
 
 impl fmt::Debug for JumpHost {
@@ -55,12 +55,12 @@ impl JumpHost {
     pub fn load(host_keys: &[PathBuf]) -> Result<Self, String> {
         let key = |path: &PathBuf| read_key(path).map_err(|fault| format!("{}: {fault}", path.display()));
         let keys: Vec<_> = host_keys.iter().map(key).collect::<Result<_, _>>()?;
-        let config = |methods: &[MethodKind]| {
+        let config = |rule| {
             Arc::new(Config {
                 server_id: SshId::Standard(Cow::Borrowed(IDENTIFICATION)),
-                methods: methods.into(),
-                auth_rejection_time: REJECTION,
-                auth_rejection_time_initial: Some(Duration::ZERO),
+                methods: methods(rule).into(),
+                // Only a wrong password waits, in the handler: agents offer keys one after another.
+                auth_rejection_time: Duration::ZERO,
                 keys: keys.clone(),
                 preferred: preferred(),
                 max_auth_attempts: MAX_ATTEMPTS,
@@ -74,7 +74,7 @@ impl JumpHost {
         };
         Ok(Self {
             files: host_keys.into(),
-            configs: [config(&[MethodKind::None]), config(&METHODS)],
+            configs: [LoginRule::Open, LoginRule::Password, LoginRule::PasswordOrKey].map(config),
         })
     }
 
@@ -82,19 +82,18 @@ impl JumpHost {
     ///
     /// # Errors
     /// It is no SSH client, or has left.
-    pub async fn accept(
-        &self,
-        socket: TcpStream,
-        read: Vec<u8>,
-        requires_login: bool,
-    ) -> Result<Connection, RefusalReason> {
+    pub async fn accept(&self, socket: TcpStream, read: Vec<u8>, rule: LoginRule) -> Result<Connection, RefusalReason> {
         let gate = Arc::new(Gate::default());
         let (sender, events) = mpsc::channel(EVENTS);
-        let handler = JumpHandler::new(requires_login, sender, Arc::clone(&gate));
+        let handler = JumpHandler::new(rule, sender, Arc::clone(&gate));
         let open = handler.open();
         let line = Line::new(socket, read, Arc::clone(&gate));
-        let [open_to_all, with_login] = &self.configs;
-        let config = if requires_login { with_login } else { open_to_all };
+        let [open_to_all, with_password, with_key] = &self.configs;
+        let config = match rule {
+            LoginRule::Open => open_to_all,
+            LoginRule::Password => with_password,
+            LoginRule::PasswordOrKey => with_key,
+        };
         let session = russh::server::run_stream(Arc::clone(config), line, handler).await;
         match session {
             Ok(session) => Ok(Connection {
@@ -121,10 +120,12 @@ fn read_key(path: &Path) -> Result<PrivateKey, String> {
     }
 }
 
-/// The algorithms that are offered: no SHA-1, no CBC, no compression; strict key exchange (CVE-2023-48795).
+/// The algorithms that are offered: no SHA-1, no CBC, no compression; strict key exchange (CVE-2023-48795). Those of keys are
+/// of users, too (RFC 8308 section 3.1): no host key is of RSA.
 fn preferred() -> Preferred {
     let curves = [EcdsaCurve::NistP256, EcdsaCurve::NistP384, EcdsaCurve::NistP521];
     let ecdsa = curves.into_iter().map(|curve| Algorithm::Ecdsa { curve });
+    let rsa = [HashAlg::Sha512, HashAlg::Sha256].map(|hash| Algorithm::Rsa { hash: Some(hash) });
     Preferred {
         kex: Cow::Borrowed(&[
             kex::MLKEM768X25519_SHA256,
@@ -133,7 +134,7 @@ fn preferred() -> Preferred {
             kex::EXTENSION_SUPPORT_AS_SERVER,
             kex::EXTENSION_OPENSSH_STRICT_KEX_AS_SERVER,
         ]),
-        key: [Algorithm::Ed25519].into_iter().chain(ecdsa).collect(),
+        key: [Algorithm::Ed25519].into_iter().chain(ecdsa).chain(rsa).collect(),
         cipher: Cow::Borrowed(&[cipher::CHACHA20_POLY1305, cipher::AES_256_GCM, cipher::AES_128_GCM]),
         mac: Cow::Borrowed(&[mac::HMAC_SHA256_ETM, mac::HMAC_SHA512_ETM]),
         compression: Cow::Borrowed(&[compression::NONE]),
@@ -198,8 +199,6 @@ impl Drop for Connection {
 const IDENTIFICATION: &str = "SSH-2.0-switchboard";
 /// With the `none` by which most clients begin.
 const MAX_ATTEMPTS: usize = 6;
-/// From an attempt to its rejection.
-const REJECTION: Duration = Duration::from_secs(1);
 /// The bytes that a client may send ahead in a channel.
 const WINDOW: u32 = 2 * 1024 * 1024;
 /// Messages that wait for the session. The gate bounds the bytes in them.

@@ -3,23 +3,27 @@
 use std::borrow::Cow;
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::FutureExt;
 use parking_lot::Mutex;
+use russh::keys::{Algorithm, PublicKey};
 use russh::server::{Auth, ChannelOpenHandle, Handler, Msg, PublicKeyOffer, Response, Session, VerifiedPublicKey};
 use russh::{Channel as SshChannel, ChannelId, ChannelOpenFailure, ChannelWriteHalf, MethodKind, MethodSet, Pty};
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, sleep_until};
 
+use crate::protocol::host_key::HostKey;
 use crate::tunnel::ssh::jump::channel::{Channel, Outlet};
 use crate::tunnel::ssh::jump::gate::{ChannelEnd, Gate, Inbox};
-use crate::tunnel::ssh::jump::request::{ChannelRequest, Event, Login};
+use crate::tunnel::ssh::jump::request::{ChannelRequest, Event, Login, LoginRule, Proof};
 
 /// The channel that carries a tunnel, or waits to.
 pub(super) type OpenChannel = Arc<Mutex<Option<ChannelId>>>;
 
 /// Answers the messages of one client, in the task of its session.
 pub(super) struct JumpHandler {
-    requires_login: bool,
+    rule: LoginRule,
     /// A login is awaited, and a second channel is refused.
     events: mpsc::Sender<Event>,
     gate: Arc<Gate>,
@@ -48,9 +52,9 @@ impl Drop for JumpHandler {
 
 impl JumpHandler {
     /// The handler of one connection, which sends what its client wants to `events`.
-    pub(super) fn new(requires_login: bool, events: mpsc::Sender<Event>, gate: Arc<Gate>) -> Self {
+    pub(super) fn new(rule: LoginRule, events: mpsc::Sender<Event>, gate: Arc<Gate>) -> Self {
         Self {
-            requires_login,
+            rule,
             events,
             gate,
             current: None,
@@ -66,23 +70,45 @@ impl JumpHandler {
         Arc::clone(&self.open)
     }
 
-    async fn log_in(&self, user: &str, password: &str) -> Auth {
-        if !self.requires_login {
+    /// Asks the connection's task about a credential; `None` is one that proves nothing.
+    async fn log_in(&self, user: &str, proof: Option<Proof>) -> Auth {
+        if self.rule == LoginRule::Open {
             return Auth::Accept;
         }
-        if user.len() > MAX_USER || password.len() > MAX_PASSWORD {
-            return rejected();
-        }
+        let Some(proof) = proof.filter(|_| user.len() <= MAX_USER) else {
+            return self.rejected();
+        };
         let (answer, answered) = oneshot::channel();
         let login = Login {
             user: user.into(),
-            password: password.into(),
+            proof,
             answer,
         };
         let is_asked = self.events.send(Event::Login(login)).await.is_ok();
         match is_asked && answered.await.unwrap_or(false) {
             true => Auth::Accept,
-            false => rejected(),
+            false => self.rejected(),
+        }
+    }
+
+    /// Checks a password. A wrong one is rejected in a second, whatever took part of it.
+    async fn check_password(&self, user: &str, password: &str) -> Auth {
+        let until = Instant::now() + REJECTION;
+        let is_short = password.len() <= MAX_PASSWORD;
+        let auth = self
+            .log_in(user, is_short.then(|| Proof::Password(password.into())))
+            .await;
+        if auth != Auth::Accept {
+            sleep_until(until).await;
+        }
+        auth
+    }
+
+    /// Returns a rejection after which the client may try the same method again.
+    fn rejected(&self) -> Auth {
+        Auth::Reject {
+            proceed_with_methods: Some(MethodSet::from(methods(self.rule))),
+            partial_success: false,
         }
     }
 
@@ -124,12 +150,10 @@ impl JumpHandler {
     }
 }
 
-/// Returns a rejection after which the client may try the same method again.
-fn rejected() -> Auth {
-    Auth::Reject {
-        proceed_with_methods: Some(MethodSet::from(&METHODS[..])),
-        partial_success: false,
-    }
+/// Returns the key of a user; `None` for one that is never accepted, and for signatures with SHA-1.
+fn user_key(key: &PublicKey, algorithm: &Algorithm) -> Option<HostKey> {
+    let is_weak = matches!(algorithm, Algorithm::Rsa { hash: None });
+    key.to_openssh().ok()?.parse().ok().filter(|_| !is_weak)
 }
 
 impl Handler for JumpHandler {
@@ -142,29 +166,26 @@ impl Handler for JumpHandler {
     }
 
     async fn auth_none(&mut self, _user: &str) -> Result<Auth, russh::Error> {
-        match self.requires_login {
-            true => Ok(rejected()),
-            false => Ok(Auth::Accept),
+        match self.rule {
+            LoginRule::Open => Ok(Auth::Accept),
+            LoginRule::Password | LoginRule::PasswordOrKey => Ok(self.rejected()),
         }
     }
 
     async fn auth_password(&mut self, user: &str, password: &str) -> Result<Auth, russh::Error> {
-        Ok(self.log_in(user, password).await)
+        Ok(self.check_password(user, password).await)
     }
 
-    async fn auth_publickey_offered(&mut self, _user: &str, _key: PublicKeyOffer<'_>) -> Result<Auth, russh::Error> {
-        match self.requires_login {
-            true => Ok(Auth::reject()),
-            false => Ok(Auth::Accept),
-        }
+    /// The key of an unknown user and an unknown key take the same way.
+    async fn auth_publickey_offered(&mut self, user: &str, key: PublicKeyOffer<'_>) -> Result<Auth, russh::Error> {
+        let key = user_key(key.public_key, key.algorithm);
+        Ok(self.log_in(user, key.map(Proof::OfferedKey)).await)
     }
 
     /// A client that has begun with its key needs no other login where none is needed.
-    async fn auth_publickey(&mut self, _user: &str, _key: VerifiedPublicKey<'_>) -> Result<Auth, russh::Error> {
-        match self.requires_login {
-            true => Ok(Auth::reject()),
-            false => Ok(Auth::Accept),
-        }
+    async fn auth_publickey(&mut self, user: &str, key: VerifiedPublicKey<'_>) -> Result<Auth, russh::Error> {
+        let key = user_key(key.public_key, key.algorithm);
+        Ok(self.log_in(user, key.map(Proof::Key)).await)
     }
 
     async fn auth_keyboard_interactive<'a>(
@@ -182,8 +203,8 @@ impl Handler for JumpHandler {
         };
         let password = response.next();
         match password.as_deref().and_then(|bytes| str::from_utf8(bytes).ok()) {
-            Some(password) => Ok(self.log_in(user, password).await),
-            None => Ok(rejected()),
+            Some(password) => Ok(self.check_password(user, password).await),
+            None => Ok(self.rejected()),
         }
     }
 
@@ -389,8 +410,22 @@ fn refusal(code: u32, reason: String) -> ChannelOpenFailure {
     ChannelOpenFailure::Other { code, reason }
 }
 
-/// The methods of a login.
-pub(super) const METHODS: [MethodKind; 2] = [MethodKind::Password, MethodKind::KeyboardInteractive];
+/// Returns the methods of a login. Keys are named only where a user has one: a client tries all that it has before it asks for
+/// a password.
+pub(super) fn methods(rule: LoginRule) -> &'static [MethodKind] {
+    match rule {
+        LoginRule::Open => &[MethodKind::None],
+        LoginRule::Password => &[MethodKind::Password, MethodKind::KeyboardInteractive],
+        LoginRule::PasswordOrKey => &[
+            MethodKind::PublicKey,
+            MethodKind::Password,
+            MethodKind::KeyboardInteractive,
+        ],
+    }
+}
+
+/// From a wrong password to its rejection.
+const REJECTION: Duration = Duration::from_secs(1);
 /// The exchange of keys, the login, and the channel that the client has asked for without a wait.
 pub(super) const EVENTS: usize = 3;
 /// The channels that a client may ask for on one connection, most of them one after another.
