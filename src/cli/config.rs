@@ -28,6 +28,9 @@ pub(crate) struct ConfigFlags {
     /// Let ssh reach NAME as ALIAS, too (repeatable)
     #[arg(long, value_name = "ALIAS=NAME", value_parser = alias)]
     alias: Vec<(String, String)>,
+    /// Reach the names through this jump host, [USER@]HOST[:PORT], with no other program than ssh
+    #[arg(long, value_name = "HOST", conflicts_with = "check")]
+    jump: Option<String>,
     /// The account on the targets
     #[arg(long, value_name = "NAME")]
     user: Option<String>,
@@ -65,7 +68,10 @@ pub(crate) fn config(flags: &ConfigFlags, given: ArgMatches) -> anyhow::Result<E
         report(&find_paths(&flags.write)?.remove(&flags.name)?);
         return Ok(ExitCode::SUCCESS);
     }
-    let block = block(flags, &client)?;
+    let block = match &flags.jump {
+        Some(jump) => of_jump_host(jump, flags, &client)?,
+        None => block(flags, &client)?,
+    };
     let text = block.text();
     let text = text.map_err(|fault| clap::Error::raw(ErrorKind::ValueValidation, fault))?;
     if flags.write.is_none() {
@@ -113,6 +119,7 @@ pub(super) fn is_used(block: &Block, paths: &ConfigPaths) -> anyhow::Result<Exit
     let mut status = ExitCode::SUCCESS;
     let expected = match &block.route {
         Route::Command(_) => block.command()?,
+        Route::Jump(jump) => jump.replace(['[', ']'], ""),
         Route::Port { address, .. } => format!("{} port {}", address.ip(), address.port()),
     };
     let aliases = block.aliases.iter().map(|(alias, _)| alias);
@@ -120,6 +127,7 @@ pub(super) fn is_used(block: &Block, paths: &ConfigPaths) -> anyhow::Result<Exit
     for host in names.chain(aliases).map(|name| example(name)) {
         let (used, what) = match &block.route {
             Route::Command(_) => (paths.proxy_command(&host), "its ProxyCommand there is:"),
+            Route::Jump(_) => (paths.proxy_jump(&host), "its ProxyJump there is:"),
             Route::Port { .. } => (paths.destination(&host), "it connects to"),
         };
         let reason = match used {
@@ -145,6 +153,25 @@ fn alias(text: &str) -> Result<(String, String), &'static str> {
 /// Returns a name that matches a pattern.
 pub(super) fn example(pattern: &str) -> String {
     pattern.replace('*', "switchboard").replace('?', "x")
+}
+
+/// Returns the block for a jump host, at which nothing of `connect` is used.
+fn of_jump_host(jump: &str, flags: &ConfigFlags, client: &ClientFlags) -> anyhow::Result<Block> {
+    if let Some(unused) = client.to_words(|flag| client.is_typed(flag))?.first() {
+        let message = format!("{unused} is for `switchboard connect`, which --jump does without");
+        return Err(clap::Error::raw(ErrorKind::ArgumentConflict, message).into());
+    }
+    Ok(Block {
+        names: flags.name.clone(),
+        aliases: flags.alias.clone(),
+        route: Route::Jump(jump.to_owned()),
+        is_resumable: false,
+        known_hosts: Vec::new(),
+        is_strict: flags.strict,
+        user: flags.user.clone(),
+        control_master: flags.control_master,
+        system: System::OWN,
+    })
 }
 
 /// Returns the block that the arguments describe. Where no proxy is named, the client's file has to have one for the names.

@@ -57,6 +57,72 @@ mod slow {
     }
 }
 
+/// With the program ssh alone.
+#[test]
+fn a_jump_host_is_installed_and_used_and_taken_away() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("config");
+    fs::write(&path, "Host *.team-a\n  ProxyJump own\n").unwrap();
+    let config = path.to_str().unwrap();
+    let of = |arguments: &[&str]| {
+        let mut command = switchboard(&[&["config", "--name", "*.team-a"], arguments].concat());
+        let output = command.output().unwrap();
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    let jump = |host| {
+        let mut ssh = quiet(program("ssh", "openssh-client"));
+        let ssh = ssh.args(["-G", "-F", config, host]);
+        let settings = run(ssh, &[], folder.path(), crate::openssh::login::PATIENCE)
+            .succeeded()
+            .stdout;
+        let lines = settings.lines().filter(|line| line.starts_with("proxyjump"));
+        lines.map(str::to_owned).collect::<Vec<_>>()
+    };
+    for host in [
+        "ssh.example.com",
+        "alice@ssh.example.com:2222",
+        "[2001:db8::1]:22",
+        "192.0.2.1",
+    ] {
+        let (status, said) = of(&["--jump", host, "--write", config]);
+        assert_eq!(status, Some(0), "{said}");
+        assert_eq!(
+            jump("devbox.team-a"),
+            [format!("proxyjump {}", host.replace("192.0.2.1", "[192.0.2.1]"))]
+        );
+        assert_eq!(jump("ssh.example.com"), Vec::<String>::new());
+    }
+    // A name that has another one, by a narrower block.
+    let narrow = [
+        "config",
+        "--name",
+        "s*.team-a",
+        "--jump",
+        "elsewhere",
+        "--write",
+        config,
+    ];
+    assert!(switchboard(&narrow).output().unwrap().status.success());
+    let (status, said) = of(&["--jump", "ssh.example.com", "--write", config]);
+    assert_eq!(status, Some(1), "{said}");
+    assert!(said.contains("its ProxyJump there is: elsewhere"), "{said}");
+    for (arguments, expected) in [
+        (&["--jump", "a,b"][..], "\"a,b\" is not a jump host"),
+        (
+            &["--jump", "a", "--proxy", "https://b"],
+            "--proxy is for `switchboard connect`, which --jump does without",
+        ),
+        (&["--jump", "a", "--check", "b"], "cannot be used with"),
+    ] {
+        let (status, said) = of(arguments);
+        assert_eq!(status, Some(2), "{said}");
+        assert!(said.contains(expected), "{said}");
+    }
+    let (status, said) = of(&["--remove", "--write", config]);
+    assert_eq!(status, Some(0), "{said}");
+    assert_eq!(jump("devbox.team-a"), ["proxyjump own"]);
+}
+
 /// The proxy, sshd and the user's own settings, as in a `~/.ssh/config` of the user's.
 struct Setup {
     login: Login,

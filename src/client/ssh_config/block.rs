@@ -37,6 +37,8 @@ pub struct Block {
 pub enum Route {
     /// A ProxyCommand: the path of the program, and its arguments before the target.
     Command(Vec<String>),
+    /// A jump host, as `[USER@]HOST[:PORT]`.
+    Jump(String),
     /// A port of this host.
     Port {
         /// The address of the port.
@@ -75,7 +77,10 @@ impl Block {
             line("Port", &address.port().to_string());
             line("HostKeyAlias", host_key);
         }
-        line("ProxyCommand", &self.command()?);
+        match &self.route {
+            Route::Jump(jump) => line("ProxyJump", jump_host(jump)?),
+            Route::Command(_) | Route::Port { .. } => line("ProxyCommand", &self.command()?),
+        }
         let files: Result<Vec<_>, _> = self.known_hosts.iter().map(|file| path(file)).collect();
         if !self.known_hosts.is_empty() {
             line("UserKnownHostsFile", &files?.join(" "));
@@ -134,6 +139,20 @@ pub(super) fn title(names: &[String]) -> anyhow::Result<String> {
         );
     }
     Ok(names.join(" "))
+}
+
+/// Returns `jump`, if ssh reads it as one jump host and expands nothing in it.
+fn jump_host(jump: &str) -> anyhow::Result<&str> {
+    let (user, host) = jump
+        .rsplit_once('@')
+        .map_or((None, jump), |(user, host)| (Some(user), host));
+    let is_odd = |byte: u8| !byte.is_ascii_alphanumeric() && !b".-_:[]".contains(&byte);
+    let is_user = user.is_none_or(|user| account(user).is_ok() && !user.contains([',', '/', '@']));
+    ensure!(
+        is_user && !host.is_empty() && !host.starts_with('-') && !host.bytes().any(is_odd),
+        "{jump:?} is not a jump host: write one such as ssh.example.com or alice@ssh.example.com:2222"
+    );
+    Ok(jump)
 }
 
 /// Returns a path as a line of ssh_config(5) has it.
@@ -244,6 +263,41 @@ mod tests {
         let lines = "Host *.a box\n    HostName 127.0.0.1\n    Port 40122\n    HostKeyAlias [x.a]:2222\n    ProxyCommand none\n";
         let text = block.text().unwrap();
         assert!(text.contains(lines), "{text}");
+    }
+
+    #[test]
+    fn a_jump_host_takes_the_place_of_the_command() {
+        let of = |jump: &str| Block {
+            route: Route::Jump(jump.to_owned()),
+            is_resumable: false,
+            ..own()
+        };
+        let lines = "    ProxyJump alice@ssh.example.com:2222\n    ServerAliveInterval 15\n    ServerAliveCountMax 4\n";
+        let text = of("alice@ssh.example.com:2222").text().unwrap();
+        assert!(text.ends_with(lines) && !text.contains("ProxyCommand"), "{text}");
+        for jump in ["ssh", "[::1]:22", "192.0.2.1", "a.b@ssh_1"] {
+            of(jump).text().unwrap();
+        }
+        for jump in [
+            "",
+            "-oX",
+            "a b",
+            "a,b",
+            "a\nHost b",
+            "ssh://a",
+            "a%h",
+            "a@",
+            "@a",
+            "a,b@c",
+            "a@b@c",
+            "none;x",
+            "é",
+        ] {
+            assert!(
+                fault(&of(jump)).starts_with(&format!("{jump:?} is not a jump host")),
+                "{jump:?}"
+            );
+        }
     }
 
     #[test]

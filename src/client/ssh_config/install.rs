@@ -48,6 +48,12 @@ impl ConfigPaths {
         Some(settings.map(|text| value(&text, "proxycommand").unwrap_or("none").to_owned()))
     }
 
+    /// Returns the jump host that ssh has for a host, in the same way, without brackets: ssh adds some.
+    pub fn proxy_jump(&self, host: &str) -> Option<Result<String, String>> {
+        let settings = self.settings(host, &[])?;
+        Some(settings.map(|text| value(&text, "proxyjump").unwrap_or("none").replace(['[', ']'], "")))
+    }
+
     /// Returns the address and port to which ssh connects for a host, in the same way.
     pub fn destination(&self, host: &str) -> Option<Result<String, String>> {
         let of = |text: &str, key| value(text, key).unwrap_or_default().to_owned();
