@@ -33,12 +33,16 @@ pub(crate) fn start(log: &LogFlags, size: ProcessSize) -> anyhow::Result<(Runtim
     try_descriptors().context("cannot open the descriptors that a start needs, see RLIMIT_NOFILE")?;
     process::try_calls()?;
     let logging = start_logging(log, size.queued_lines)?;
-    let runtime = runtime::Builder::new_multi_thread()
+    let runtime = threads::keep_blocking(&mut runtime::Builder::new_multi_thread())
         .worker_threads(workers.get())
         .enable_all()
         .on_thread_park(vital::mark)
         .build()
         .context("cannot start the runtime")?;
+    // The first thread for blocking work: files are followed although the system refuses threads later.
+    runtime
+        .block_on(runtime.spawn_blocking(|| {}))
+        .context("cannot start a thread")?;
     {
         let _entered = runtime.enter();
         ignore_sigxfsz();

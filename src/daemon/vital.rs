@@ -17,6 +17,8 @@ use tokio::task::{Id, JoinError, try_id};
 use tokio::time::sleep;
 use tracing::error;
 
+use super::threads::keep_blocking;
+
 thread_local! {
     /// On a vital thread: the id of the Tokio task that the thread itself runs as, if any. Each worker runs as a task.
     static VITAL: Cell<Option<Option<Id>>> = const { Cell::new(None) };
@@ -61,7 +63,9 @@ where
     let (sender, begun) = mpsc::sync_channel(1);
     let run = move || {
         mark();
-        let runtime = runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = keep_blocking(&mut runtime::Builder::new_current_thread())
+            .enable_all()
+            .build();
         let began = runtime.and_then(|runtime| {
             let entered = runtime.enter();
             let work = begin()?;

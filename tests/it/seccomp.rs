@@ -256,3 +256,33 @@ fn stream(number: u8) -> &'static [u8] {
 
 /// Enough for many pipes full, and no whole number of them.
 const BYTES: usize = (3 << 20) + 12_345;
+
+mod slow {
+    use std::time::Duration;
+
+    use libc::EAGAIN;
+    use switchboard::daemon::threads::keep_blocking;
+    use tokio::time::sleep;
+
+    use super::*;
+    use crate::harness::seccomp::{refuse, refusing};
+
+    /// As for files that are followed while `pids.max` is reached. Tokio ends a thread that has had no work for 10 s.
+    #[test]
+    fn blocking_work_goes_on_while_the_system_refuses_threads() {
+        let kept = refusing(Call::Splice, ENOSYS, || {
+            let runtime = keep_blocking(&mut Builder::new_current_thread())
+                .enable_all()
+                .build()
+                .unwrap();
+            runtime.block_on(async {
+                tokio::task::spawn_blocking(|| {}).await.unwrap();
+                sleep(Duration::from_secs(12)).await;
+                refuse(Call::Clone3, EAGAIN);
+                assert!(std::thread::Builder::new().spawn(|| {}).is_err());
+                tokio::task::spawn_blocking(|| 7).await.unwrap()
+            })
+        });
+        assert_eq!(kept, 7);
+    }
+}

@@ -12,8 +12,8 @@ use libc::SYS_epoll_pwait as EPOLL_WAIT;
 #[cfg(target_arch = "x86_64")]
 use libc::SYS_epoll_wait as EPOLL_WAIT;
 use libc::{
-    EINVAL, ENOMEM, ENOSYS, EPERM, F_SETPIPE_SZ, IPPROTO_TCP, SYS_accept4, SYS_fcntl, SYS_getrandom, SYS_getsockopt,
-    SYS_pipe2, SYS_prlimit64, SYS_recvfrom, SYS_shutdown, SYS_socketpair, SYS_splice, TCP_INFO,
+    EINVAL, ENOMEM, ENOSYS, EPERM, F_SETPIPE_SZ, IPPROTO_TCP, SYS_accept4, SYS_clone3, SYS_fcntl, SYS_getrandom,
+    SYS_getsockopt, SYS_pipe2, SYS_prlimit64, SYS_recvfrom, SYS_shutdown, SYS_socketpair, SYS_splice, TCP_INFO,
 };
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
@@ -36,6 +36,8 @@ pub(crate) enum Call {
     Recvfrom,
     Getrandom,
     Socketpair,
+    /// clone3(2), by which glibc 2.34 and later starts threads.
+    Clone3,
 }
 
 /// The numbers of the errors that sandboxes refuse system calls with.
@@ -89,6 +91,7 @@ fn filter(call: Call, error: i32) -> BpfProgram {
         Call::Recvfrom => (SYS_recvfrom, Vec::new()),
         Call::Getrandom => (SYS_getrandom, Vec::new()),
         Call::Socketpair => (SYS_socketpair, Vec::new()),
+        Call::Clone3 => (SYS_clone3, Vec::new()),
         Call::TcpInfo => {
             let (level, option) = (IPPROTO_TCP as u64, TCP_INFO as u64);
             (
