@@ -12,22 +12,20 @@ use crate::route::Tunnel;
 pub(crate) struct WebSocket {
     pub(crate) tunnel: Tunnel,
     codec: Codec,
-    frames: Vec<u8>,
 }
 
 impl WebSocket {
     pub(crate) fn new(tunnel: Tunnel) -> Self {
-        let (codec, frames) = (Codec::new(Role::Client, Vec::new()), Vec::new());
-        Self { tunnel, codec, frames }
+        let codec = Codec::new(Role::Client, Vec::new());
+        Self { tunnel, codec }
     }
 }
 
 impl Read for WebSocket {
     fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
         loop {
-            self.frames.resize(room.len(), 0);
-            let read = self.tunnel.read(&mut self.frames)?;
-            let decoded = self.codec.decode(self.frames.get(..read).unwrap_or_default(), room)?;
+            let read = self.tunnel.read(room)?;
+            let decoded = self.codec.decode(room.get_mut(..read).unwrap_or_default())?;
             if decoded > 0 || read == 0 {
                 return Ok(decoded);
             }

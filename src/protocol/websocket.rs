@@ -6,7 +6,6 @@
 use std::io;
 use std::mem::take;
 
-pub(crate) use self::frame::with_scratch;
 pub use self::frame::{CloseFrame, Role};
 pub use self::receiver::{Receiver, Violation};
 
@@ -48,18 +47,20 @@ impl Codec {
     /// Decodes bytes that were read with the handshake, as [`decode`](Self::decode) does; `None` if there are none.
     pub fn decode_unread(&mut self, payload: &mut [u8]) -> Option<io::Result<usize>> {
         let unread = take(&mut self.unread);
-        let now = unread.get(..payload.len()).unwrap_or(&unread);
-        self.unread = unread.get(now.len()..).unwrap_or_default().to_vec();
-        (!now.is_empty()).then(|| self.decode(now, payload))
+        let (now, later) = unread.split_at_checked(payload.len()).unwrap_or((&unread, &[]));
+        self.unread = later.to_vec();
+        let payload = payload.get_mut(..now.len()).filter(|_| !now.is_empty())?;
+        payload.copy_from_slice(now);
+        Some(self.decode(payload))
     }
 
-    /// Decodes what was read from the transport into `payload`, which is at least as long, and returns the length of
-    /// the payload. Pongs are queued.
+    /// Decodes what was read from the transport in place, and returns the length of the payload, which is at its start then.
+    /// Pongs are queued.
     ///
     /// # Errors
     /// `InvalidData` if the peer breaks RFC 6455: the next shutdown sends a close frame with the status of the violation.
-    pub fn decode(&mut self, read: &[u8], payload: &mut [u8]) -> io::Result<usize> {
-        let decoded = self.receiver.decode(read, payload);
+    pub fn decode(&mut self, read: &mut [u8]) -> io::Result<usize> {
+        let decoded = self.receiver.decode(read);
         for ping in self.receiver.take_pings() {
             self.sender.pong(ping);
         }

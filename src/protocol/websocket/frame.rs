@@ -1,6 +1,6 @@
 //! The parts of a frame that both directions share: its mask, and the payload of a close frame.
 
-use std::cell::RefCell;
+use std::ops::Range;
 
 /// The side of the connection that this one is. Only a client masks its frames (RFC 6455 section 5.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,20 +47,42 @@ impl CloseFrame {
 
 /// Copies `from`, masked or unmasked, to the start of `to`, which is at least as long.
 pub(super) fn mask_into(from: &[u8], to: &mut [u8], mask: [u8; 4]) {
-    let wide_mask = [mask; 4]
-        .as_flattened()
-        .try_into()
-        .map(u128::from_ne_bytes)
-        .unwrap_or_default();
-    let (from, from_rest) = from.as_chunks::<16>();
-    let (to, to_rest) = to.split_at_mut_checked(from.len() * 16).unwrap_or_default();
-    let (to, _) = to.as_chunks_mut::<16>();
+    let wide_mask = widen(mask);
+    let (from, from_rest) = from.as_chunks::<8>();
+    let (to, to_rest) = to.split_at_mut_checked(from.len() * 8).unwrap_or_default();
+    let (to, _) = to.as_chunks_mut::<8>();
     for (to, from) in to.iter_mut().zip(from) {
-        *to = (u128::from_ne_bytes(*from) ^ wide_mask).to_ne_bytes();
+        *to = (u64::from_ne_bytes(*from) ^ wide_mask).to_ne_bytes();
     }
     for ((to, from), mask) in to_rest.iter_mut().zip(from_rest).zip(mask.iter().cycle()) {
         *to = from ^ mask;
     }
+}
+
+/// Moves bytes within a buffer to `to`, which is not after them, masked or unmasked.
+pub(super) fn move_masked(buffer: &mut [u8], Range { mut start, end }: Range<usize>, mut to: usize, mask: [u8; 4]) {
+    let wide_mask = widen(mask);
+    while let Some(block) = buffer.get(start..end).and_then(<[u8]>::first_chunk::<BLOCK>) {
+        let mut block = *block;
+        for word in block.as_chunks_mut().0 {
+            *word = (u64::from_ne_bytes(*word) ^ wide_mask).to_ne_bytes();
+        }
+        if let Some(to) = buffer.get_mut(to..).and_then(<[u8]>::first_chunk_mut) {
+            *to = block;
+        }
+        (start, to) = (start + BLOCK, to + BLOCK);
+    }
+    for ((from, to), mask) in (start..end).zip(to..).zip(mask.iter().cycle()) {
+        let byte = buffer.get(from).map_or(0, |byte| byte ^ mask);
+        if let Some(to) = buffer.get_mut(to) {
+            *to = byte;
+        }
+    }
+}
+
+/// Returns the mask of 8 bytes. The compiler makes vectors of such words, and none of longer ones.
+fn widen(mask: [u8; 4]) -> u64 {
+    u64::from_ne_bytes([mask; 2].as_flattened().try_into().unwrap_or_default())
 }
 
 /// Returns the mask of the byte that is `bytes` further on.
@@ -76,16 +98,6 @@ pub(super) fn push_ping(pings: &mut Vec<Vec<u8>>, payload: Vec<u8>) {
     pings.push(payload);
 }
 
-/// Calls `work` with memory of this thread, of that many bytes. It is used within one poll, never across an await.
-pub(crate) fn with_scratch<T>(bytes: usize, work: impl FnOnce(&mut [u8]) -> T) -> T {
-    SCRATCH.with_borrow_mut(|scratch| {
-        if scratch.len() < bytes {
-            scratch.resize(bytes, 0);
-        }
-        work(scratch.get_mut(..bytes).unwrap_or_default())
-    })
-}
-
 /// The most bytes of a frame with its header: four records of TLS.
 pub(super) const MAX_FRAME_BYTES: usize = 64 * 1024;
 /// The most pings that are answered at once: with their headers 2 KiB.
@@ -94,7 +106,5 @@ pub(super) const MAX_PINGS: usize = 16;
 const MAX_REASON_BYTES: usize = 123;
 /// The status of a normal closure.
 pub(super) const NORMAL: u16 = 1000;
-
-thread_local! {
-    static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
-}
+/// The bytes that are moved at once: four vectors.
+const BLOCK: usize = 64;

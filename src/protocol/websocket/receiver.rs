@@ -6,7 +6,7 @@ use std::mem::take;
 use tungstenite::protocol::frame::FrameHeader;
 use tungstenite::protocol::frame::coding::{CloseCode, Control, Data, OpCode};
 
-use super::frame::{CloseFrame, Role, advance, mask_into, push_ping};
+use super::frame::{CloseFrame, Role, advance, move_masked, push_ping};
 
 /// The decoder of one direction.
 #[derive(Debug)]
@@ -18,8 +18,8 @@ pub struct Receiver {
     part: Part,
     /// Bytes of the current frame that have not arrived.
     left: u64,
-    /// The mask of the next byte; `None` if the frame has none.
-    mask: Option<[u8; 4]>,
+    /// The mask of the next byte. A frame without one has zeros.
+    mask: [u8; 4],
     /// True within a message, between its first and its last frame.
     in_message: bool,
     /// The payload of the current control frame.
@@ -71,7 +71,7 @@ impl Receiver {
             head: Vec::new(),
             part: Part::Header,
             left: 0,
-            mask: None,
+            mask: [0; 4],
             in_message: false,
             control: Vec::new(),
             pings: Vec::new(),
@@ -89,31 +89,27 @@ impl Receiver {
         take(&mut self.pings)
     }
 
-    /// Decodes all of `bytes` into `payload`, which is at least as long, and returns the length of the payload. What
-    /// follows a close frame is ignored (section 5.5.1).
+    /// Decodes all of `bytes` in place, and returns the length of the payload, which is at their start then. What follows a
+    /// close frame is ignored (section 5.5.1).
     ///
     /// # Errors
     /// The violation.
-    pub fn decode(&mut self, mut bytes: &[u8], payload: &mut [u8]) -> Result<usize, Violation> {
-        let mut decoded = 0;
+    pub fn decode(&mut self, bytes: &mut [u8]) -> Result<usize, Violation> {
+        let (mut decoded, mut next) = (0, 0);
         while self.close_frame.is_none() {
             match self.part {
-                Part::Header if bytes.is_empty() => break,
-                Part::Header => bytes = self.read_header(bytes)?,
-                Part::Payload | Part::Control(_) if self.left > 0 && bytes.is_empty() => break,
+                Part::Header if next == bytes.len() => break,
+                Part::Header => next += self.read_header(bytes.get(next..).unwrap_or_default())?,
+                Part::Payload | Part::Control(_) if self.left > 0 && next == bytes.len() => break,
                 Part::Payload => {
-                    let (now, rest) = self.split(bytes);
-                    let into = payload.get_mut(decoded..).unwrap_or_default();
-                    self.unmask(now, into);
-                    decoded += now.len();
-                    bytes = rest;
+                    let end = self.unmask(bytes, next, decoded);
+                    decoded += end - next;
+                    next = end;
                 }
                 Part::Control(kind) => {
-                    let (now, rest) = self.split(bytes);
-                    let mut into = [0; MAX_CONTROL_BYTES];
-                    self.unmask(now, &mut into);
-                    self.control.extend(into.iter().take(now.len()));
-                    bytes = rest;
+                    let end = self.unmask(bytes, next, next);
+                    self.control.extend(bytes.get(next..end).unwrap_or_default());
+                    next = end;
                     if self.left == 0 {
                         self.end_control(kind)?;
                     }
@@ -126,35 +122,24 @@ impl Receiver {
         Ok(decoded)
     }
 
-    /// Returns the bytes of the current frame, and those after it.
-    fn split<'a>(&self, bytes: &'a [u8]) -> (&'a [u8], &'a [u8]) {
-        let now = usize::try_from(self.left).unwrap_or(usize::MAX);
-        bytes.split_at_checked(now).unwrap_or((bytes, &[]))
+    /// Unmasks the bytes at `next` that belong to the current frame, to the place `to`, and returns their end.
+    fn unmask(&mut self, bytes: &mut [u8], next: usize, to: usize) -> usize {
+        let left = usize::try_from(self.left).unwrap_or(usize::MAX);
+        let end = next.saturating_add(left).min(bytes.len());
+        move_masked(bytes, next..end, to, self.mask);
+        self.mask = advance(self.mask, end - next);
+        self.left -= (end - next) as u64;
+        end
     }
 
-    fn unmask(&mut self, bytes: &[u8], into: &mut [u8]) {
-        match &mut self.mask {
-            Some(mask) => {
-                mask_into(bytes, into, *mask);
-                *mask = advance(*mask, bytes.len());
-            }
-            None => {
-                if let Some(into) = into.get_mut(..bytes.len()) {
-                    into.copy_from_slice(bytes);
-                }
-            }
-        }
-        self.left = self.left.saturating_sub(bytes.len() as u64);
-    }
-
-    /// Reads a header, or what has arrived of it, and returns the bytes after it.
-    fn read_header<'a>(&mut self, bytes: &'a [u8]) -> Result<&'a [u8], Violation> {
+    /// Reads a header, or what has arrived of it, and returns how many bytes of it these are.
+    fn read_header(&mut self, bytes: &[u8]) -> Result<usize, Violation> {
         let known = self.head.len();
         self.head.extend(bytes.iter().take(MAX_HEADER_BYTES - known));
         let mut cursor = Cursor::new(&self.head);
         let parsed = FrameHeader::parse(&mut cursor).map_err(|_| Violation::Frame("the opcode is reserved"))?;
         let Some((header, length)) = parsed else {
-            return Ok(&[]);
+            return Ok(bytes.len());
         };
         let head_length = usize::try_from(cursor.position()).unwrap_or_default();
         // "The minimal number of bytes MUST be used to encode the length": section 5.2.
@@ -163,7 +148,7 @@ impl Receiver {
         }
         self.head.clear();
         self.begin(&header, length)?;
-        Ok(bytes.get(head_length.saturating_sub(known)..).unwrap_or_default())
+        Ok(head_length.saturating_sub(known))
     }
 
     /// Begins a frame.
@@ -196,7 +181,7 @@ impl Receiver {
             }
             OpCode::Control(kind) => Part::Control(kind),
         };
-        (self.left, self.mask) = (length, header.mask);
+        (self.left, self.mask) = (length, header.mask.unwrap_or_default());
         Ok(())
     }
 

@@ -1,5 +1,6 @@
 //! Encodes frames for the peer, of which it holds a header or control frames at most.
 
+use std::cell::RefCell;
 use std::io::{self, IoSlice};
 use std::mem::take;
 use std::task::{Poll, ready};
@@ -8,7 +9,7 @@ use aws_lc_rs::rand;
 use tungstenite::protocol::frame::FrameHeader;
 use tungstenite::protocol::frame::coding::{Control, Data, OpCode};
 
-use super::frame::{CloseFrame, MAX_FRAME_BYTES, NORMAL, Role, advance, mask_into, push_ping, with_scratch};
+use super::frame::{CloseFrame, MAX_FRAME_BYTES, NORMAL, Role, advance, mask_into, push_ping};
 
 /// The encoder of one direction. Each write is called with `write`, which writes to the transport.
 #[derive(Debug)]
@@ -100,8 +101,10 @@ impl Sender {
             let now = bytes.get(..self.left.min(bytes.len())).unwrap_or_default();
             let written = match self.role {
                 Role::Server => ready!(write(&[IoSlice::new(&self.queue), IoSlice::new(now)]))?,
-                Role::Client => ready!(with_scratch(now.len(), |masked| {
+                Role::Client => ready!(MASKED.with_borrow_mut(|masked| {
+                    masked.resize(now.len().max(masked.len()), 0);
                     mask_into(now, masked, self.mask);
+                    let masked = masked.get(..now.len()).unwrap_or_default();
                     write(&[IoSlice::new(&self.queue), IoSlice::new(masked)])
                 }))?,
             };
@@ -184,3 +187,8 @@ impl Sender {
 /// The header of a masked frame of up to 64 KiB: 2 bytes, a length of 2, and a mask of 4 (section 5.2).
 const MAX_FRAME_HEADER: usize = 8;
 const MAX_QUEUE_BYTES: usize = 512;
+
+thread_local! {
+    /// Used within one poll only, never across an await.
+    static MASKED: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}

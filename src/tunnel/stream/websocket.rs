@@ -6,6 +6,7 @@
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::mem::take;
+use std::ptr;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -14,7 +15,7 @@ use parking_lot::Mutex;
 use tokio::time::timeout;
 
 use crate::net::transport::{BulkMode, Reader, Transport, Writer};
-use crate::protocol::websocket::{CloseFrame, Codec, Role, with_scratch};
+use crate::protocol::websocket::{CloseFrame, Codec, Role};
 
 /// The server's end of a connection whose handshake is over.
 #[derive(Debug)]
@@ -152,14 +153,20 @@ impl<R: Reader, W: Writer> WebSocketReader<'_, R, W> {
     /// Decodes the bytes of one read into `buffer`. The length is `None` at the end of the transport's stream.
     fn poll_decode(&mut self, context: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<Option<usize>>> {
         let mut shared = self.shared.lock();
-        let reader = &mut self.reader;
         let decoded = match shared.codec.decode_unread(buffer) {
             Some(decoded) => decoded.map(Some),
-            None => ready!(with_scratch(buffer.len(), |scratch| {
-                let read = ready!(reader.poll_read(context, scratch))?;
-                let decoded = (!read.is_empty()).then(|| shared.codec.decode(read, buffer));
-                Poll::Ready(decoded.transpose())
-            })),
+            None => {
+                let start = buffer.as_ptr();
+                let read = ready!(self.reader.poll_read(context, buffer))?;
+                // Those of an HTTP/2 stream are in memory of its own.
+                let elsewhere = (!ptr::eq(read.as_ptr(), start)).then(|| read.to_vec());
+                let length = read.len();
+                let read = buffer.get_mut(..length).unwrap_or_default();
+                if let Some(elsewhere) = elsewhere {
+                    read.copy_from_slice(&elsewhere);
+                }
+                (!read.is_empty()).then(|| shared.codec.decode(read)).transpose()
+            }
         };
         // Sends a pong at once, if the client takes it: else the next write does. If it fails, the next write reports it, after
         // the payload has been passed on.

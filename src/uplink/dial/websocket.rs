@@ -11,7 +11,7 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
 use super::url::{ProxyUrl, Scheme};
 use crate::protocol::websocket::handshake::{SUBPROTOCOL, UPGRADE, VERSION, accept, new_key};
-use crate::protocol::websocket::{CloseFrame, Codec, Role, with_scratch};
+use crate::protocol::websocket::{CloseFrame, Codec, Role};
 
 /// The request for a WebSocket.
 #[derive(Debug)]
@@ -117,12 +117,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocketStream<S> {
         if let Some(decoded) = codec.decode_unread(payload) {
             return Poll::Ready(decoded.map(Some));
         }
-        with_scratch(payload.len(), |scratch| {
-            let mut buffer = ReadBuf::new(scratch);
-            ready!(Pin::new(stream).poll_read(context, &mut buffer))?;
-            let read = buffer.filled();
-            Poll::Ready((!read.is_empty()).then(|| codec.decode(read, payload)).transpose())
-        })
+        let mut buffer = ReadBuf::new(payload);
+        ready!(Pin::new(stream).poll_read(context, &mut buffer))?;
+        let read = buffer.filled_mut();
+        Poll::Ready((!read.is_empty()).then(|| codec.decode(read)).transpose())
     }
 }
 

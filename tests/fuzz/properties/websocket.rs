@@ -26,8 +26,8 @@ fn decoded(role: Role, bytes: &[u8], piece: usize) -> (Vec<u8>, Result<String, S
     let (mut codec, mut stream, mut answers) = (Codec::new(role, Vec::new()), Vec::new(), Vec::new());
     let mut end = Ok(());
     for bytes in bytes.chunks(piece) {
-        let mut buffer = vec![0; bytes.len()];
-        match codec.decode(bytes, &mut buffer) {
+        let mut buffer = bytes.to_vec();
+        match codec.decode(&mut buffer) {
             Ok(length) => stream.extend(&buffer[..length]),
             Err(violation) => {
                 end = Err(violation.to_string());
