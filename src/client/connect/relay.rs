@@ -1,9 +1,11 @@
 //! The relay between stdin, stdout and the proxy, until both directions have ended.
 
 use std::io;
+use std::time::Duration;
 
 use anyhow::anyhow;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tokio::time::sleep;
 
 use super::in_band::Unanswered;
 use super::stdio::Stdio;
@@ -72,10 +74,7 @@ where
         let read = tokio::select! {
             biased;
             read = read_some(&mut reader, &mut buffer) => read,
-            flushed = writer.flush() => {
-                flushed.map_err(CopyError::Write)?;
-                read_some(&mut reader, &mut buffer).await
-            }
+            error = keep_flushing(&mut writer) => return Err(CopyError::Write(error)),
         };
         match read {
             Ok(0) => return writer.shutdown().await.map(|()| sent).map_err(CopyError::Close),
@@ -86,6 +85,16 @@ where
                 return Err(CopyError::Read(error));
             }
         }
+    }
+}
+
+/// Flushes now and at intervals, until that fails: a WebSocket sends its pings also while ssh takes nothing that is read from it.
+async fn keep_flushing(writer: &mut (impl AsyncWrite + Unpin)) -> io::Error {
+    loop {
+        if let Err(error) = writer.flush().await {
+            return error;
+        }
+        sleep(FLUSH_INTERVAL).await;
     }
 }
 
@@ -140,3 +149,39 @@ pub(in crate::client) fn is_reader_gone(error: &io::Error) -> bool {
 const FDPASS: &str = " (ProxyUseFdpass of ssh is not for connect, which passes no descriptor)";
 /// The size of the buffer: twice that of a new pipe, so that one read empties the pipe.
 const BUFFER: usize = 128 * 1024;
+/// A ping of a WebSocket is at most so late. It is due after 25 s, and the shortest idle timeout of load balancers is 60 s.
+const FLUSH_INTERVAL: Duration = Duration::from_secs(10);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::uplink::dial::websocket::WebSocketStream;
+    use tokio::io::{AsyncReadExt as _, duplex};
+
+    /// As with an ssh that the user has suspended.
+    #[tokio::test(start_paused = true)]
+    async fn pings_go_on_while_nothing_is_typed_and_stdout_is_full() {
+        let (ours, mut proxy) = duplex(1024);
+        let ((_typing, stdin), (stdout, _unread)) = (duplex(1), duplex(1));
+        let mut stdio = Stdio {
+            stdin,
+            stdout,
+            interactive: false,
+            ends_with_target: false,
+            is_abandoned: None,
+        };
+        proxy.write_all(b"\x82\x02xy").await.unwrap();
+        let pings = async {
+            for _ in 0..3 {
+                let mut ping = [0; 2 + 4];
+                proxy.read_exact(&mut ping).await.unwrap();
+                assert_eq!(ping[..2], [0x89, 0x80]);
+            }
+        };
+        let stream = WebSocketStream::new(ours, Vec::new());
+        tokio::select! {
+            ended = relay(stream, Vec::new(), &mut stdio) => panic!("{ended:?}"),
+            pinged = tokio::time::timeout(3 * Duration::from_secs(50), pings) => pinged.unwrap(),
+        }
+    }
+}
