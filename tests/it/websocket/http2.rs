@@ -1,6 +1,7 @@
 //! WebSockets over HTTP/2: Extended CONNECT (RFC 8441), and the ends of its streams.
 
 use super::{LISTEN, close, frame as websocket, of_server, proxy_to};
+use crate::harness::authority::Authority;
 use crate::harness::peer::Peer;
 use crate::harness::ports::Ports as _;
 use crate::harness::process::{Server, Settings};
@@ -73,6 +74,36 @@ fn extended_connect_opens_a_tunnel_and_is_refused_as_over_http_1() {
             peer.expect(stream, phrase);
         }
     }
+}
+
+/// The client that a balancer names is admitted by its own rate, but not in spite of the balancer's certificate.
+#[test]
+fn a_balancer_with_a_revoked_certificate_names_clients_in_vain() {
+    let (authority, target) = (Authority::new(), Target::listen());
+    let (issued, shown) = (
+        authority.server("server", &["localhost"]),
+        authority.client("balancer", &[], 5),
+    );
+    let mut server = Server::with(&Settings::new(&format!(
+        "listen: {{address: \"127.0.0.1:0\", tls: required, websocket: {{path: /ssh}}, trusted_proxies: [127.0.0.0/8]}}\n\
+         tls: {{certificates: [{}], client_auth: required, client_ca: \"{}\", crl: \"{}\", poll: 100ms}}\n{}",
+        issued.setting(),
+        authority.ca().display(),
+        authority.revoke(&[]).display(),
+        allow(&[("devbox:22", target.address())])
+    )));
+    let mut peer = peer::Peer::connect_over_tls_as(&shown, server.public(), &authority.ca());
+    let fields = [&FIELDS[..], &[("x-forwarded-for", "192.0.2.7")]].concat();
+    peer.ask_with(1, &fields);
+    peer.expect_status(1, "200");
+    let _service = target.accept();
+    authority.revoke(&[5]);
+    server.process.stderr.find("certificates loaded");
+    peer.ask_with(3, &fields);
+    let refused = peer.expect_status(3, "403");
+    let reason = refused["proxy-status"].as_str().unwrap();
+    assert!(reason.contains("no longer valid"), "{reason}");
+    target.expect_no_connection();
 }
 
 /// A frame of the WebSocket is one of HTTP/2: its header is none of its own.
