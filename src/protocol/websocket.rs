@@ -5,6 +5,7 @@
 
 use std::io;
 use std::mem::take;
+use std::time::Duration;
 
 pub use self::frame::{CloseFrame, Role};
 pub use self::receiver::{Receiver, Violation};
@@ -64,16 +65,28 @@ impl Codec {
         for ping in self.receiver.take_pings() {
             self.sender.pong(ping);
         }
-        match (&decoded, self.receiver.close_frame()) {
-            (Err(violation), _) => self.sender.set_close_frame(violation.close_frame()),
-            // "The endpoint typically echos the status code it received": section 5.5.1.
-            (Ok(_), Some(close_frame)) => self.sender.set_close_frame(CloseFrame {
+        // "The endpoint typically echos the status code it received": section 5.5.1.
+        if let (Ok(_), Some(close_frame)) = (decoded, self.receiver.close_frame()) {
+            self.sender.set_close_frame(CloseFrame {
                 code: close_frame.code,
                 reason: Box::default(),
-            }),
-            (Ok(_), None) => {}
+            });
         }
-        decoded.map_err(|violation| io::Error::new(io::ErrorKind::InvalidData, violation))
+        decoded.map_err(|violation| self.refuse(violation))
+    }
+
+    /// Checks that a client which has been connected for `age` has sent no flood of pings or empty frames.
+    ///
+    /// # Errors
+    /// `InvalidData`, as [`decode`](Self::decode) does.
+    pub fn check_budget(&mut self, age: Duration) -> io::Result<()> {
+        let checked = self.receiver.check_budget(age);
+        checked.map_err(|violation| self.refuse(violation))
+    }
+
+    fn refuse(&mut self, violation: Violation) -> io::Error {
+        self.sender.set_close_frame(violation.close_frame());
+        io::Error::new(io::ErrorKind::InvalidData, violation)
     }
 }
 

@@ -49,19 +49,25 @@ const ACCEPTED: &str = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\
 fn payload(client: &mut Peer, bytes: usize) -> Vec<u8> {
     let mut all = Vec::new();
     while all.len() < bytes {
-        let [first, length] = client.read_exact::<2>();
+        let (first, payload) = read_frame(client);
         assert_eq!(first, 0x82);
-        let length = match length {
-            126 => u16::from_be_bytes(client.read_exact()).into(),
-            127 => usize::try_from(u64::from_be_bytes(client.read_exact())).unwrap(),
-            length => length.into(),
-        };
-        let start = all.len();
-        all.resize(start + length, 0);
-        client.read_into(&mut all[start..]);
+        all.extend(payload);
     }
     assert_eq!(all.len(), bytes);
     all
+}
+
+/// The first byte of the server's next frame, and its payload.
+fn read_frame(client: &mut Peer) -> (u8, Vec<u8>) {
+    let [first, length] = client.read_exact::<2>();
+    let length = match length {
+        126 => u16::from_be_bytes(client.read_exact()).into(),
+        127 => usize::try_from(u64::from_be_bytes(client.read_exact())).unwrap(),
+        length => length.into(),
+    };
+    let mut payload = vec![0; length];
+    client.read_into(&mut payload);
+    (first, payload)
 }
 
 fn open(proxy: &Proxy) -> Peer {
@@ -210,14 +216,33 @@ fn a_violation_resets_the_target_and_is_counted() {
         let mut client = open(&proxy);
         let mut service = target.accept();
         client.send(&bytes);
-        let [first, length] = client.read_exact::<2>();
-        assert_eq!(first, 0x88, "{bytes:?}");
-        client.expect(code.to_be_bytes());
-        client.read_into(&mut vec![0; usize::from(length) - 2]);
+        let (first, payload) = read_frame(&mut client);
+        assert_eq!((first, &payload[..2]), (0x88, &code.to_be_bytes()[..]), "{bytes:?}");
         client.ends();
         service.expect_reset();
     }
     proxy.settles("tunnels_closed_total{by=\"client\",reason=\"corrupted\"}", 4.0);
+}
+
+/// Its pongs are read, so that nothing but the budget can end it.
+#[test]
+fn a_flood_of_pings_or_empty_frames_is_closed_with_its_status_and_others_go_on() {
+    let echo = Echo::listen();
+    let proxy = proxy_to(echo.address());
+    let mut bystander = open(&proxy);
+    for flood in [frame(0x89, b""), frame(0x82, b"")] {
+        let mut client = open(&proxy);
+        let mut writer = client.again();
+        let flooding = std::thread::spawn(move || while writer.try_send(flood.repeat(1000)).is_ok() {});
+        let end = std::iter::repeat_with(|| read_frame(&mut client)).find(|next| *next != (0x8a, Vec::new()));
+        let reason = close(1008, "too many WebSocket frames are pings or empty");
+        assert_eq!(end, Some((0x88, reason)));
+        drop(client);
+        flooding.join().unwrap();
+        bystander.send(frame(0x82, b"on"));
+        bystander.expect(of_server(0x82, b"on"));
+    }
+    proxy.settles("tunnels_closed_total{by=\"client\",reason=\"corrupted\"}", 2.0);
 }
 
 /// Close codes are echoed, and only the one of a normal closure is the end of a complete stream.

@@ -2,6 +2,7 @@
 
 use std::io::Cursor;
 use std::mem::take;
+use std::time::Duration;
 
 use tungstenite::protocol::frame::FrameHeader;
 use tungstenite::protocol::frame::coding::{CloseCode, Control, Data, OpCode};
@@ -27,6 +28,8 @@ pub struct Receiver {
     /// The payloads of the pings that have no answer, as [`push_ping`] keeps them.
     pings: Vec<Vec<u8>>,
     close_frame: Option<CloseFrame>,
+    /// The frames without payload and the control frames, less the data frames with payload.
+    empty_frames: u32,
 }
 
 /// The part of a frame that comes next.
@@ -49,6 +52,9 @@ pub enum Violation {
     /// The reason of a close frame is not UTF-8.
     #[error("the reason of a WebSocket close is not UTF-8")]
     Reason,
+    /// More frames than the budget pays for carry no bytes of the tunnel.
+    #[error("too many WebSocket frames are pings or empty")]
+    Flood,
 }
 
 impl Violation {
@@ -58,6 +64,7 @@ impl Violation {
             Self::Frame(_) => CloseCode::Protocol,
             Self::Text => CloseCode::Unsupported,
             Self::Reason => CloseCode::Invalid,
+            Self::Flood => CloseCode::Policy,
         };
         CloseFrame::new(code.into(), &self.to_string())
     }
@@ -76,12 +83,27 @@ impl Receiver {
             control: Vec::new(),
             pings: Vec::new(),
             close_frame: None,
+            empty_frames: 0,
         }
     }
 
     /// Returns the peer's close frame; `None` until it has come.
     pub fn close_frame(&self) -> Option<&CloseFrame> {
         self.close_frame.as_ref()
+    }
+
+    /// Checks that a peer which has been connected for `age` has sent no more frames than it may without bytes of the tunnel.
+    ///
+    /// Time counts in full, as the pings of days may be read at once: nothing is read while the target takes nothing.
+    ///
+    /// # Errors
+    /// The violation.
+    pub(super) fn check_budget(&self, age: Duration) -> Result<(), Violation> {
+        let by_time = age.as_secs().saturating_mul(EMPTY_FRAMES_PER_SECOND);
+        match u64::from(self.empty_frames) <= by_time.saturating_add(MAX_EMPTY_FRAMES) {
+            true => Ok(()),
+            false => Err(Violation::Flood),
+        }
     }
 
     /// Returns the payloads of the pings that have no answer.
@@ -181,6 +203,10 @@ impl Receiver {
             }
             OpCode::Control(kind) => Part::Control(kind),
         };
+        self.empty_frames = match self.part {
+            Part::Payload if length > 0 => self.empty_frames.saturating_sub(1),
+            Part::Payload | Part::Control(_) | Part::Header => self.empty_frames.saturating_add(1),
+        };
         (self.left, self.mask) = (length, header.mask.unwrap_or_default());
         Ok(())
     }
@@ -224,5 +250,9 @@ fn parse_close(payload: &[u8]) -> Result<CloseFrame, Violation> {
 const BAD_GATEWAY: u16 = 1014;
 /// The longest header: 2 bytes, a length of 8, and a mask of 4 (section 5.2).
 const MAX_HEADER_BYTES: usize = 14;
+/// The frames without bytes of the tunnel that a peer may send at any time.
+pub(super) const MAX_EMPTY_FRAMES: u64 = 1000;
+/// Those that it may send beyond them for each second of the connection. Clients and load balancers send less than one.
+pub(super) const EMPTY_FRAMES_PER_SECOND: u64 = 20;
 /// The longest payload of a control frame (section 5.5).
 const MAX_CONTROL_BYTES: usize = 125;

@@ -1,5 +1,6 @@
 use std::io;
 use std::task::Poll;
+use std::time::Duration;
 
 use proptest::prelude::*;
 
@@ -125,6 +126,33 @@ fn pings_are_answered_in_order_between_fragments_and_of_very_many_the_last() {
     let mut codec = Codec::new(Role::Server, Vec::new());
     assert!(codec.sender.poll_write(b"x", |_| Poll::Pending).is_pending());
     assert!(sent(&mut codec).is_empty());
+}
+
+#[test]
+fn pings_and_empty_frames_are_paid_for_by_time_and_by_frames_with_payload() {
+    let (ping, empty) = (frame(0x89, b""), frame(0x82, b""));
+    let closed = |frames: &[u8], age| {
+        let mut codec = Codec::new(Role::Server, Vec::new());
+        decode(&mut codec, frames, 64 << 10).unwrap();
+        let is_ended = codec.check_budget(Duration::from_secs(age)).is_err();
+        codec.sender.close();
+        let close = sent(&mut codec)
+            .windows(4)
+            .any(|bytes| bytes[0] == 0x88 && bytes[2..] == 1008_u16.to_be_bytes());
+        assert_eq!(is_ended, close);
+        is_ended
+    };
+    for frame in [&ping, &empty, &frame(0x8a, b"?")] {
+        assert!(!closed(&frame.repeat(1000), 0) && closed(&frame.repeat(1001), 0));
+        assert!(!closed(&frame.repeat(1020), 1) && closed(&frame.repeat(1021), 1));
+    }
+    // The target has taken nothing for three days, and a ping has come each 25 s.
+    let age = 3 * 24 * 3600;
+    assert!(!closed(&ping.repeat(age / 25), age as u64));
+    // Some clients end each message by an empty frame.
+    let message = [frame(0x02, b"x"), frame(0x80, b"")].concat();
+    assert!(!closed(&message.repeat(5000), 0));
+    assert!(closed(&[message.repeat(5000), ping.repeat(1001)].concat(), 0));
 }
 
 #[test]

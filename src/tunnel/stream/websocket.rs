@@ -12,7 +12,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use crate::net::transport::{BulkMode, Reader, Transport, Writer};
 use crate::protocol::websocket::{CloseFrame, Codec, Role};
@@ -22,6 +22,7 @@ use crate::protocol::websocket::{CloseFrame, Codec, Role};
 pub struct WebSocket<T> {
     transport: T,
     codec: Codec,
+    opened: Instant,
 }
 
 impl<T: Transport> WebSocket<T> {
@@ -30,6 +31,7 @@ impl<T: Transport> WebSocket<T> {
         Self {
             transport,
             codec: Codec::new(Role::Server, read),
+            opened: Instant::now(),
         }
     }
 
@@ -74,12 +76,12 @@ impl<T: Transport> Transport for WebSocket<T> {
         let codec = &mut self.codec;
         let shared = Arc::new(Mutex::new(Outgoing { writer, codec }));
         let writer = WebSocketWriter(Arc::clone(&shared));
-        let has_read_nothing = false;
         (
             WebSocketReader {
                 reader,
                 shared,
-                has_read_nothing,
+                opened: self.opened,
+                has_read_nothing: false,
             },
             writer,
         )
@@ -141,6 +143,7 @@ impl<W: Writer> Outgoing<'_, W> {
 pub struct WebSocketReader<'a, R, W> {
     reader: R,
     shared: Arc<Mutex<Outgoing<'a, W>>>,
+    opened: Instant,
     /// True if the last read had no payload.
     has_read_nothing: bool,
 }
@@ -168,6 +171,10 @@ impl<R: Reader, W: Writer> WebSocketReader<'_, R, W> {
                 (!read.is_empty()).then(|| shared.codec.decode(read)).transpose()
             }
         };
+        let decoded = decoded.and_then(|length| {
+            let checked = shared.codec.check_budget(self.opened.elapsed());
+            checked.map(|()| length)
+        });
         // Sends a pong at once, if the client takes it: else the next write does. If it fails, the next write reports it, after
         // the payload has been passed on.
         let _is_sent = shared.poll_flush(context);
@@ -177,7 +184,7 @@ impl<R: Reader, W: Writer> WebSocketReader<'_, R, W> {
 
 impl<R: Reader, W: Writer> Reader for WebSocketReader<'_, R, W> {
     fn poll_readable(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // No limit counts pings and empty frames: without a pause a flood of them would keep this worker.
+        // Without a pause a flood of pings and empty frames would keep this worker, until it has used its budget up.
         if take(&mut self.has_read_nothing) {
             context.waker().wake_by_ref();
             return Poll::Pending;

@@ -3,7 +3,7 @@
 //! frame of 16 MiB in the file above. Messages are binary, as a tunnel's are, and the target echoes their bytes: where messages
 //! begin is not passed on.
 
-use super::{close, frame, open, proxy_to};
+use super::{close, frame, open, proxy_to, read_frame};
 use crate::harness::peer::Peer;
 use crate::harness::target::Echo;
 
@@ -111,18 +111,6 @@ impl Case {
             );
         }
     }
-}
-
-fn read_frame(client: &mut Peer) -> (u8, Vec<u8>) {
-    let [first, length] = client.read_exact::<2>();
-    let length = match length {
-        126 => u16::from_be_bytes(client.read_exact()).into(),
-        127 => usize::try_from(u64::from_be_bytes(client.read_exact())).unwrap(),
-        length => length.into(),
-    };
-    let mut payload = vec![0; length];
-    client.read_into(&mut payload);
-    (first, payload)
 }
 
 const HELLO: &[u8] = b"Hello, world!";
