@@ -3,6 +3,8 @@
 use std::fmt::Display;
 use std::io::{ErrorKind, Write, stderr, stdout};
 
+use anyhow::Context as _;
+
 /// Writes a line to stderr. A full disk or a reader that is gone changes no exit status: `eprintln!` would panic.
 pub(crate) fn to_stderr(line: impl Display) {
     writeln!(stderr(), "{line}").unwrap_or_default();
@@ -12,7 +14,7 @@ pub(crate) fn to_stderr(line: impl Display) {
 pub(crate) fn print(text: impl AsRef<[u8]>) -> anyhow::Result<()> {
     match stdout().lock().write_all(text.as_ref()) {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
-        written => Ok(written?),
+        written => written.context("cannot write to stdout"),
     }
 }
 

@@ -201,8 +201,9 @@ impl Handler for JumpHandler {
                 prompts: Cow::Borrowed(&[(Cow::Borrowed("Password, token or ticket: "), false)]),
             });
         };
-        let password = response.next();
-        match password.as_deref().and_then(|bytes| str::from_utf8(bytes).ok()) {
+        // One prompt has one response (RFC 4256 section 3.4).
+        let (password, further) = (response.next(), response.next());
+        match password.filter(|_| further.is_none()).as_deref().and_then(|bytes| str::from_utf8(bytes).ok()) {
             Some(password) => Ok(self.check_password(user, password).await),
             None => Ok(self.rejected()),
         }
