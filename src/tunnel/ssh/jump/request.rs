@@ -21,7 +21,7 @@ pub enum Event {
     Channel(ChannelRequest),
 }
 
-/// What a client has to prove.
+/// The proof that a client needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LoginRule {
     /// Nothing.

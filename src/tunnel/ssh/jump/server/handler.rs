@@ -91,7 +91,7 @@ impl JumpHandler {
         }
     }
 
-    /// Checks a password. A wrong one is rejected in a second, whatever took part of it.
+    /// Checks a password. A wrong one is rejected after a second, the time of the check included.
     async fn check_password(&self, user: &str, password: &str) -> Auth {
         let until = Instant::now() + REJECTION;
         let is_short = password.len() <= MAX_PASSWORD;
@@ -203,7 +203,8 @@ impl Handler for JumpHandler {
         };
         // One prompt has one response (RFC 4256 section 3.4).
         let (password, further) = (response.next(), response.next());
-        match password.filter(|_| further.is_none()).as_deref().and_then(|bytes| str::from_utf8(bytes).ok()) {
+        let password = password.filter(|_| further.is_none());
+        match password.as_deref().and_then(|bytes| str::from_utf8(bytes).ok()) {
             Some(password) => Ok(self.check_password(user, password).await),
             None => Ok(self.rejected()),
         }
