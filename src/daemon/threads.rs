@@ -56,7 +56,7 @@ pub fn run_within(timeout: Duration, work: impl FnOnce() + Send + 'static) -> bo
     thread::Builder::new().spawn(run).map(wait).is_ok()
 }
 
-/// A year. The wait for work is one of condvars, some of which take no longest time.
+/// A year: some systems' waits overflow at `Duration::MAX`.
 const FOREVER: Duration = Duration::from_hours(24 * 365);
 /// The beginning of the names that Tokio gives its threads.
 const WORKER: &str = "tokio-rt";

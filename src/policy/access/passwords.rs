@@ -199,7 +199,7 @@ impl PasswordFile {
                 let old = self.entry(name);
                 if let Some(old) = old.filter(|old| old.hash == entry.hash && old.groups == entry.groups) {
                     // Its password need not be hashed again.
-                    entry.user = old.user.clone();
+                    entry.user = Arc::clone(&old.user);
                 }
             }
             let has_keys = table.values().any(|entry| !entry.keys.is_empty());

@@ -21,8 +21,8 @@ pub(super) struct Entry {
     pub(super) keys: Vec<UserKey>,
     /// True if a line has a key, even if it is faulty.
     pub(super) has_key_line: bool,
-    /// The user, once a password has proved it.
-    pub(super) user: OnceLock<Arc<User>>,
+    /// The user, once a password has proved it. Shared with the entries of earlier readings, while hash and groups are the same.
+    pub(super) user: Arc<OnceLock<Arc<User>>>,
 }
 
 impl Entry {

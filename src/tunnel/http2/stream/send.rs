@@ -354,6 +354,7 @@ mod tests {
         outgoing.flushed();
         assert!(write(&last).is_ready());
     }
+
     #[tokio::test]
     async fn no_end_of_a_stream_that_was_reset_is_waited_for() {
         let outgoing = Outgoing::new(Credit::default());
