@@ -111,15 +111,26 @@ pub async fn finish<D: Transport, U: Transport>(transports: &mut Transports<D, U
             })
             .await;
         }
-        // A target without an identification has nothing to finish: an anchor would take an end of stream for a
-        // half-close.
-        CloseReason::NotSsh if close.by == Side::Target => {
-            boxed(async { tokio::join!(upstream.abort(), downstream.shutdown_gracefully()) }).await;
-        }
-        CloseReason::Eof | CloseReason::NotSsh | CloseReason::ResumedElsewhere => {
+        CloseReason::NotSsh => boxed(finish_notified(transports, close.by)).await,
+        CloseReason::Eof | CloseReason::ResumedElsewhere => {
             boxed(async { tokio::join!(upstream.shutdown_gracefully(), downstream.shutdown_gracefully()) }).await;
         }
     }
+}
+
+/// As [`finish`], before anything was relayed, for a client that was sent the reason: a reset would discard it.
+pub async fn finish_notified<D: Transport, U: Transport>(transports: &mut Transports<D, U>, by: Side) {
+    let Transports {
+        downstream, upstream, ..
+    } = transports;
+    let close_upstream = async {
+        match by {
+            // It has nothing to finish: an anchor would take an end of stream for a half-close.
+            Side::Target => upstream.abort().await,
+            Side::Client | Side::Proxy => upstream.shutdown_gracefully().await,
+        }
+    };
+    tokio::join!(close_upstream, downstream.shutdown_gracefully());
 }
 
 /// Closes a side of a tunnel that the proxy ends. A side that has not received the end of the other's stream is reset:
@@ -169,18 +180,7 @@ pub async fn run<D: Transport, U: Transport>(
         close = ending => close,
     };
     config.before_close();
-    let is_ended_here = matches!(
-        close.reason,
-        CloseReason::Idle
-            | CloseReason::Lifetime
-            | CloseReason::Drained
-            | CloseReason::ResumedElsewhere
-            | CloseReason::TargetRemoved
-            | CloseReason::AccessRevoked
-            | CloseReason::Expired
-            | CloseReason::ClosedByOperator
-    );
-    let is_written = is_ended_here && boxed(write_in_flight(&mut upload, &mut download)).await;
+    let is_written = close.by == Side::Proxy && boxed(write_in_flight(&mut upload, &mut download)).await;
     let eof_sent = EofSent {
         upload: upload.has_finished(),
         download: download.has_finished(),

@@ -299,7 +299,7 @@ fn a_drain_closes_with_the_status_of_a_restart_and_the_reason() {
     let mut client = open(&proxy);
     let _service = target.accept();
     proxy.stop();
-    client.expect(of_server(0x88, &close(1012, "the proxy was shutting down")));
+    client.expect(of_server(0x88, &close(1012, "the proxy is shutting down, try again")));
     client.ends();
 }
 

@@ -75,13 +75,11 @@ pub(super) async fn require_ssh(
         && reservation.refusals != RefusalMode::Http
         && is_waiting
         && send_disconnect(&mut transports.downstream, &end, record).await;
-    // A reset would discard the message.
-    let reason = if is_sent || is_noticed {
-        CloseReason::NotSsh
+    if is_sent || is_noticed {
+        relay::finish_notified(transports, close.by).await;
     } else {
-        close.reason
-    };
-    relay::finish(transports, Close { reason, ..close }, EofSent::default()).await;
+        relay::finish(transports, close, EofSent::default()).await;
+    }
     Err((close, if is_sent { AnswerKind::Ssh } else { AnswerKind::Http }))
 }
 
@@ -96,10 +94,10 @@ async fn identify(
         tunnel.info.ssh_peers.identified(side, Software::parse(line.software));
         if side == Side::Client {
             if let FirstBytes::Hello(hello, _) = classify(line.text) {
-                tunnel.open.set_hello(hello);
+                tunnel.guard.set_hello(hello);
             }
             // The lines of a handshake are no use of the tunnel.
-            let is_own = tunnel.open.is_resumable();
+            let is_own = tunnel.guard.is_resumable();
             for direction in Direction::ALL {
                 tunnel.meter.set_own(direction, is_own);
             }

@@ -71,7 +71,7 @@ impl Tunnel<'_> {
             resources: &self.record.shared.resources,
             options: &options,
             on_close: Some(&*self.record),
-            tunnel: Some(&self.record.tunnel().open),
+            guard: Some(&self.record.tunnel().guard),
             // A client that has to identify itself has done so before the relay.
             is_inspected: !requires_ssh,
         };
@@ -117,7 +117,9 @@ async fn close_both(
     if end.close.by == Side::Proxy {
         let is_drained = matches!(end.close.reason, CloseReason::Drained | CloseReason::ResumedElsewhere);
         let code = if is_drained { 1012 } else { 1008 };
-        transports.downstream.set_close_frame(code, &end.close.to_string());
+        let operator = record.tunnel().close_reason().unwrap_or_default();
+        let phrase = in_band::close_phrase(end.close.reason, operator);
+        transports.downstream.set_close_frame(code, &phrase.to_string());
     }
     relay::finish(transports, end.close, end.eof_sent).await;
 }
@@ -144,8 +146,8 @@ fn forced_close(reservation: &Reservation, record: &TunnelRecord<'_>) -> impl Fu
             () = reservation.target.removed() => CloseReason::TargetRemoved,
             () = tunnel.closed_by_operator(&record.shared.registry.ended_sessions) => CloseReason::ClosedByOperator,
             reason = right_ended => reason,
-            () = record.shared.drain.close_due(tunnel.info.id.number, &tunnel.open, last_active) => {
-                match tunnel.open.is_resumable() {
+            () = record.shared.drain.close_due(tunnel.info.id.number, &tunnel.guard, last_active) => {
+                match tunnel.guard.is_resumable() {
                     true => CloseReason::ResumedElsewhere,
                     false => CloseReason::Drained,
                 }
