@@ -209,7 +209,7 @@ fn relay_all(engine: fn() -> Resources, ends: Vec<(TcpStream, TcpStream)>) -> Du
                     resources: &resources,
                     options: &Options::default(),
                     on_close: None,
-                    tunnel: None,
+                    guard: None,
                     is_inspected: false,
                 };
                 relay(&mut ends, &terms, pin!(pending())).await

@@ -129,7 +129,7 @@ async fn relayed(rate: &str) -> Accuracy {
         resources: &resources,
         options: &options,
         on_close: None,
-        tunnel: None,
+        guard: None,
         is_inspected: false,
     };
     let ((client, downstream), (target, upstream)) = (pair().await, pair().await);

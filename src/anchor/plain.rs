@@ -85,7 +85,7 @@ async fn pass_on<D: Transport>(
         resources: &shared.resources,
         options: &options,
         on_close: None,
-        tunnel: None,
+        guard: None,
         is_inspected: false,
     };
     let stopping = pin!(async {

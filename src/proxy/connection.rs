@@ -112,7 +112,7 @@ async fn serve_ssh(stream: TcpStream, read: Vec<u8>, port: Arc<Port>, pending: P
         let mut opened = boxed(serve_request(exchange, pending)).await?;
         opened.run().await;
         match opened {
-            OpenedTunnels::One(tunnel) => tunnel.record.end_sentence(),
+            OpenedTunnels::One(tunnel) => tunnel.record.closing_sentence(),
             OpenedTunnels::Connection(_) => None,
         }
     };
@@ -135,13 +135,13 @@ async fn serve_http2(connection: http2::Connection<Stream>, mut pending: Pending
         }
     };
     let serve_stream = |request| {
-        let of_stream = pending.new_stream();
-        if of_stream.admission == Err(RefusalReason::CertificateInvalidated) {
+        let stream_pending = pending.new_stream();
+        if stream_pending.admission == Err(RefusalReason::CertificateInvalidated) {
             // The connection gets a GOAWAY.
             certificate_invalidated.notify_one();
         }
         async move {
-            if let Some(opened) = &mut boxed(serve_request(Exchange::from(request), of_stream)).await {
+            if let Some(opened) = &mut boxed(serve_request(Exchange::from(request), stream_pending)).await {
                 opened.run().await;
             }
         }
@@ -153,7 +153,7 @@ async fn serve_http2(connection: http2::Connection<Stream>, mut pending: Pending
     };
     match boxed(http2::serve(connection, overdue, go_away, serve_stream)).await {
         Ok(()) => pending.record.discard(),
-        Err(refusal) => pending.record_unsent(refusal),
+        Err(refusal) => pending.record_unanswered(refusal),
     }
 }
 
@@ -209,7 +209,7 @@ async fn serve_request<'a>(mut exchange: Exchange, mut pending: PendingRequest<'
     let (downstream, early) = match exchange.accept(keys.as_ref()).await {
         Ok(accepted) => accepted,
         Err(refusal) => {
-            pending.record_unsent(refusal);
+            pending.record_unanswered(refusal);
             return None;
         }
     };
@@ -284,13 +284,13 @@ async fn dial_target(
         shared.metrics.cluster.wakes.count(["limited"]);
     }
     let permit = target.begin_dial(timeouts).await?;
-    let endpoints = shared.allowlist.dialable(target).await?;
+    let endpoints = shared.allowlist.wait_for_endpoints(target).await?;
     let start = Instant::now();
     let options = shared.timeouts.dial_options();
     let dial = dial::dial(&endpoints.addresses, target.next_address(), &options);
     let dialled = target.while_listed(dial).await;
-    record.dialled(start.elapsed(), &endpoints, dialled.as_ref());
-    target.dialled(dialled.as_ref().err().map(|error| error.reason));
+    record.note_dial(start.elapsed(), &endpoints, dialled.as_ref());
+    target.note_dial(dialled.as_ref().err().map(|error| error.reason));
     let mut upstream = dialled?;
     permit.succeeded();
     if let Some(version) = endpoints.proxy_header {
@@ -317,8 +317,8 @@ async fn ask_anchor(
         Ok((upstream, stream)) => (Ok(upstream), Ok(stream)),
         Err(reason) => (Err(DialError::from(reason)), Err(reason)),
     };
-    record.dialled(start.elapsed(), &Endpoints::default(), result.as_ref());
-    target.dialled(stream.as_ref().err().copied());
+    record.note_dial(start.elapsed(), &Endpoints::default(), result.as_ref());
+    target.note_dial(stream.as_ref().err().copied());
     let stream = stream?;
     record.info.anchor = stream.anchor.user.clone();
     let upstream = result.map_err(|error| error.reason)?;

@@ -124,14 +124,14 @@ async fn handshake<D: Transport>(
         // Sends the SETTINGS, which h2 counts as sent.
         match connection.poll_flush(context) {
             Poll::Ready(Err(_)) => Poll::Ready(Err(RefusalReason::PortProbe)),
-            Poll::Ready(Ok(())) | Poll::Pending => done.map_err(|error| refusal_of(&error)),
+            Poll::Ready(Ok(())) | Poll::Pending => done.map_err(|error| connection_refusal(&error)),
         }
     });
     handshake.await
 }
 
 /// Returns the refusal for a connection that ends with this error.
-fn refusal_of(error: &h2::Error) -> RefusalReason {
+fn connection_refusal(error: &h2::Error) -> RefusalReason {
     if let Some(error) = error.get_io() {
         outcome::refusal_of(error, RefusalReason::PortProbe)
     } else if error.is_remote() {
@@ -254,7 +254,7 @@ impl<D: Transport, F: Future<Output = ()>, E: Future<Output = RefusalReason>> Ht
                 }
                 Event::Closed(error) => {
                     verdict = verdict.and(self.verdict(error.as_ref()));
-                    failure = error.as_ref().map(refusal_of);
+                    failure = error.as_ref().map(connection_refusal);
                     break;
                 }
             }
@@ -334,7 +334,7 @@ impl<D: Transport, F: Future<Output = ()>, E: Future<Output = RefusalReason>> Ht
     /// Returns the refusal of a closed connection as an error. After a request, only a flood or a violation of RFC 9113
     /// is an error. Even a field name in upper case is such a violation, which ends the connection.
     fn verdict(&self, error: Option<&h2::Error>) -> Result<(), RefusalReason> {
-        let refusal = error.map_or(RefusalReason::PortProbe, refusal_of);
+        let refusal = error.map_or(RefusalReason::PortProbe, connection_refusal);
         if self.requests == 0 || matches!(refusal, RefusalReason::Flood | RefusalReason::Malformed(_)) {
             return Err(refusal);
         }

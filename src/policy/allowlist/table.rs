@@ -144,7 +144,7 @@ impl Allowlist {
     /// # Errors
     /// After [`Options::wait_for_ready`], [`RefusalReason::TargetStarting`] while it starts, else
     /// [`RefusalReason::NoEndpoint`]; [`RefusalReason::NotAllowed`] once it leaves the allowlist.
-    pub async fn dialable(&self, target: &Target) -> Result<Arc<Endpoints>, Refusal> {
+    pub async fn wait_for_endpoints(&self, target: &Target) -> Result<Arc<Endpoints>, Refusal> {
         let timeout = self.table.load().options.wait_for_ready;
         tokio::select! {
             biased;

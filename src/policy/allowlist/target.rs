@@ -427,7 +427,7 @@ impl Target {
     }
 
     /// Notes the end of a dial.
-    pub fn dialled(&self, error: Option<RefusalReason>) {
+    pub fn note_dial(&self, error: Option<RefusalReason>) {
         let at = SystemTime::now();
         *self.last_dial.lock() = Some(LastDial { at, error });
     }

@@ -103,12 +103,12 @@ pub(super) fn close(
     let is_final = !closing.is_move;
     let time = closing.refused_for.as_deref().map(timeout).transpose();
     let time = time.map_err(|error| HttpError::bad(format!("for: {error}")))?;
-    let told = tunnels.iter().filter(|open| is_final || open.open.is_resumable());
+    let told = tunnels.iter().filter(|open| is_final || open.guard.is_resumable());
     let told = told.filter(|open| open.close(&closing.reason, is_final));
     let mut sessions = HashSet::new();
     let mut closed = Vec::new();
     for open in told {
-        if is_final && let Some(session) = open.open.session() {
+        if is_final && let Some(session) = open.guard.session() {
             let reason = open.close_reason().unwrap_or_default();
             let time = time.unwrap_or(REFUSED_FOR);
             shared
@@ -123,7 +123,7 @@ pub(super) fn close(
     // If a tunnel was half-open, a newer tunnel may carry its session by now. A tunnel of another user only claims to.
     if !sessions.is_empty() {
         for open in shared.registry.all() {
-            let session = open.open.session().map(|session| (session, open.info.user_name()));
+            let session = open.guard.session().map(|session| (session, open.info.user_name()));
             if session.is_some_and(|session| sessions.contains(&session)) && open.close(&closing.reason, true) {
                 log_change(&open, Change::Closing, shared);
             }

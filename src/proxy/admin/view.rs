@@ -44,7 +44,7 @@ pub(super) fn tunnel(open: &OpenTunnel) -> api::Tunnel {
         upstream_node: info.node.to_string(),
         upstream_anchor: info.anchor.to_string(),
         upstream_software,
-        is_resumable: open.open.is_resumable(),
+        is_resumable: open.guard.is_resumable(),
         bytes_sent: open.meter.bytes(Direction::Download),
         bytes_received: open.meter.bytes(Direction::Upload),
         sent_per_second: rates.download,

@@ -32,13 +32,13 @@ pub(super) async fn serve<'a, F: Future<Output = Option<String>>>(
     pending.refusals = RefusalMode::Ssh;
     let (mut connection, credential) = match boxed(open(stream, read, port, &mut pending)).await {
         Ok(opened) => opened,
-        Err(refusal) => return pending.record_unsent(refusal),
+        Err(refusal) => return pending.record_unanswered(refusal),
     };
     match serve_channels(&mut connection, credential, &pending, serve_channel).await {
         Ok(()) => pending.record.discard(),
         Err(refusal) => {
             connection.disconnect(Refusal::from(refusal).phrase()).await;
-            pending.record_unsent(refusal);
+            pending.record_unanswered(refusal);
         }
     }
 }

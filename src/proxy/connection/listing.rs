@@ -46,7 +46,7 @@ pub(super) async fn answer(mut exchange: Exchange, request: ListingRequest, mut 
             pending.record.listed();
             pending.linger(None, stream.shutdown_gracefully()).await;
         }
-        Err(refusal) => pending.record_unsent(refusal),
+        Err(refusal) => pending.record_unanswered(refusal),
     }
 }
 

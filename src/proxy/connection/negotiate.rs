@@ -81,7 +81,7 @@ async fn handshake<'a>(
 ) -> Option<(NegotiatedProtocol, PendingRequest<'a>)> {
     // Before the handshake, which is the most expensive step of a connection.
     if let Err(refusal) = pending.admission {
-        pending.record_unsent(refusal);
+        pending.record_unanswered(refusal);
         return None;
     }
     let tls = &pending.shared.tls;
@@ -104,7 +104,7 @@ async fn handshake<'a>(
             pending.linger(Some(RefusalReason::TlsHandshake), failed.close()).await;
         }
         // During a handshake no refusal can be sent.
-        Err(refusal) => pending.record_unsent(refusal),
+        Err(refusal) => pending.record_unanswered(refusal),
     }
     None
 }

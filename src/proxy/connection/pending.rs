@@ -234,7 +234,7 @@ impl<'a> PendingRequest<'a> {
                 };
                 boxed(self.linger(Some(reason), close)).await;
             }
-            None => self.record_unsent(reason),
+            None => self.record_unanswered(reason),
         }
     }
 
@@ -261,7 +261,7 @@ impl<'a> PendingRequest<'a> {
     }
 
     /// Records a refusal that cannot be sent: the client has left, or no protocol was negotiated.
-    pub(super) fn record_unsent(mut self, refusal: RefusalReason) {
+    pub(super) fn record_unanswered(mut self, refusal: RefusalReason) {
         self.record.answered = AnswerKind::None;
         self.record.refused(refusal);
     }

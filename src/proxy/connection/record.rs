@@ -100,7 +100,7 @@ impl<'a> RequestRecord<'a> {
     }
 
     /// Records the result of a dial of one of `endpoints`, and how long it took.
-    pub(super) fn dialled<S>(
+    pub(super) fn note_dial<S>(
         &mut self,
         took: Duration,
         endpoints: &Endpoints,
@@ -202,7 +202,7 @@ impl TunnelRecord<'_> {
     }
 
     /// Returns the sentence for the client of a tunnel that the proxy has ended; `None` if a peer has.
-    pub(super) fn end_sentence(&self) -> Option<String> {
+    pub(super) fn closing_sentence(&self) -> Option<String> {
         let tunnel = self.tunnel();
         let target = tunnel.info.authority.as_ref().map(ToString::to_string);
         let phrase = close_phrase(self.close.reason, tunnel.close_reason().unwrap_or_default());
@@ -245,7 +245,7 @@ impl Drop for TunnelRecord<'_> {
             target_rtt_ms: millis(target.rtt),
             target_retransmits: target.retransmits,
             operator: tunnel.close_reason().unwrap_or_default(),
-            is_resumable: tunnel.open.is_resumable(),
+            is_resumable: tunnel.guard.is_resumable(),
             ..AccessLine::new(&tunnel.info, "close", Some(outcome))
         });
     }

@@ -70,7 +70,7 @@ pub(super) async fn register<'a>(
         Ok((stream, early)) => Some(Box::pin(carry(admission, stream, early, pending))),
         Err(refusal) => {
             count(refusal.label());
-            pending.record_unsent(refusal);
+            pending.record_unanswered(refusal);
             None
         }
     }

@@ -5,8 +5,8 @@ use std::borrow::Cow;
 use httparse::{Error, Header, Request, Status};
 
 use super::request::{
-    ConnectRequest, CredentialPolicy, HostKeysField, ListingRequest, Purpose, RequestHead, WAKE_FIELD, credential,
-    no_wake, session,
+    ConnectRequest, CredentialPolicy, HostKeysField, ListingRequest, MAX_FIELDS, Purpose, RequestHead, WAKE_FIELD,
+    credential, no_wake, session,
 };
 use super::websocket::{self, WebSocketOptions, has_token};
 use crate::protocol::end_notice;
@@ -69,7 +69,7 @@ pub fn parse(
         Ok(Status::Complete(length)) => length,
         Ok(Status::Partial) if bytes.len() >= MAX_HEAD_BYTES => return Err(RefusalReason::RequestHeaderTooLarge),
         Ok(Status::Partial) => return Ok(None),
-        Err(error) => return Err(refusal_of(error, bytes)),
+        Err(error) => return Err(parse_refusal(error, bytes)),
     };
     let version = match request.version {
         Some(0) => Version::Http10,
@@ -180,7 +180,7 @@ fn malformed(fault: Malformed) -> RefusalReason {
     RefusalReason::Malformed(fault)
 }
 
-fn refusal_of(error: Error, bytes: &[u8]) -> RefusalReason {
+fn parse_refusal(error: Error, bytes: &[u8]) -> RefusalReason {
     match error {
         Error::TooManyHeaders => RefusalReason::RequestHeaderTooLarge,
         Error::Version => malformed(Malformed::Version),
@@ -240,7 +240,6 @@ fn is_host(value: &[u8]) -> bool {
     is_host && port.iter().skip(1).all(u8::is_ascii_digit)
 }
 
-const MAX_FIELDS: usize = 64;
 const MAX_BLANK_BYTES: usize = 8;
 /// The content type of a TLS handshake record (RFC 8446 section 5.1): the client takes this port for an `https://` proxy.
 const TLS_HANDSHAKE: u8 = 0x16;

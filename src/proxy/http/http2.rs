@@ -6,8 +6,8 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, hea
 use tokio::time::timeout;
 
 use super::request::{
-    ConnectRequest, CredentialPolicy, HostKeysField, ListingRequest, Purpose, RequestHead, SEND_TIMEOUT, WAKE_FIELD,
-    body, credential, fields, listing_fields, no_wake, session, status,
+    ConnectRequest, CredentialPolicy, HostKeysField, ListingRequest, MAX_FIELDS, Purpose, RequestHead, SEND_TIMEOUT,
+    WAKE_FIELD, body, credential, fields, listing_fields, no_wake, session, status,
 };
 use super::websocket::{self, WebSocketOptions};
 use crate::base::authority::Authority;
@@ -194,9 +194,6 @@ fn with_fields(mut answer: Response<()>, fields: impl IntoIterator<Item = (&'sta
     }
     answer
 }
-
-/// The same as over HTTP/1.
-const MAX_FIELDS: usize = 64;
 
 #[cfg(test)]
 mod tests {

@@ -207,6 +207,8 @@ pub(super) fn body(refusal: &Refusal) -> String {
     format!("{}\n", refusal.phrase())
 }
 
+/// The most fields that a request may have.
+pub(super) const MAX_FIELDS: usize = 64;
 /// The timeout of an answer, which mostly fits the send buffer: a client that does not take it has vanished.
 pub(super) const SEND_TIMEOUT: Duration = Duration::from_secs(5);
 /// The field of a refusal whose target is starting: the whole seconds that the target has left to start. `switchboard

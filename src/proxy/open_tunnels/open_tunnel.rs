@@ -32,7 +32,7 @@ pub struct OpenTunnel {
     /// Its byte counts.
     pub meter: Meter,
     /// Counts the tunnel as open for a drain, and knows its session.
-    pub open: TunnelGuard,
+    pub guard: TunnelGuard,
     /// Rates that replace those of its target: its own ones, or else those of a restriction.
     pub rate_overrides: Both<RateOverride>,
     /// The rates that an operator has set for this tunnel alone.
@@ -41,9 +41,9 @@ pub struct OpenTunnel {
     close_reason: OnceLock<Box<str>>,
     /// The reason of an operator that has ended the session in it, too.
     final_reason: OnceLock<Box<str>>,
-    /// The waker of the tunnel's task, which waits for `close_reason`. Not a `Notify`, whose 72 bytes an idle tunnel
-    /// would keep.
-    closer: AtomicWaker,
+    /// The waker of the tunnel's task: for `close_reason`, and for what has become of its windows. Not a `Notify`, whose 72
+    /// bytes an idle tunnel would keep.
+    task_waker: AtomicWaker,
     /// The series of its target.
     pub(crate) series: Arc<TargetSeries>,
     /// The last sample of its counts.
@@ -66,7 +66,7 @@ struct RateSample {
 
 impl OpenTunnel {
     /// Creates a tunnel that was established just now; its bytes count for its target, too.
-    pub(crate) fn new(info: RequestInfo, series: &Arc<TargetSeries>, open: TunnelGuard) -> Self {
+    pub(crate) fn new(info: RequestInfo, series: &Arc<TargetSeries>, guard: TunnelGuard) -> Self {
         let start = Start::now();
         let meter = Meter::new(Arc::clone(&series.totals)).idle_for(info.idle);
         // A tunnel that begins is active, unless its session sleeps.
@@ -75,12 +75,12 @@ impl OpenTunnel {
             info,
             start,
             meter,
-            open,
+            guard,
             rate_overrides: Default::default(),
             own_rates: Default::default(),
             close_reason: OnceLock::new(),
             final_reason: OnceLock::new(),
-            closer: AtomicWaker::new(),
+            task_waker: AtomicWaker::new(),
             series: Arc::clone(series),
             sample: Mutex::new(RateSample {
                 at: start.established,
@@ -146,7 +146,7 @@ impl OpenTunnel {
         let has_unsent = client.send_queue > 0 || target.send_queue > 0;
         self.has_unsent.store(has_unsent, Ordering::Relaxed);
         if self.meter.note_windows(&client, &target) {
-            self.closer.wake();
+            self.task_waker.wake();
         }
     }
 
@@ -188,7 +188,7 @@ impl OpenTunnel {
             true => self.final_reason.set(reason).is_ok(),
             false => !self.is_end_final() && self.close_reason.set(reason).is_ok(),
         };
-        self.closer.wake();
+        self.task_waker.wake();
         is_first
     }
 
@@ -210,9 +210,9 @@ impl OpenTunnel {
     pub(crate) async fn closed_by_operator(&self, ended: &EndedSessions) {
         let mut session = None;
         poll_fn(|context| {
-            self.closer.register(context.waker());
+            self.task_waker.register(context.waker());
             if session.is_none() {
-                session = self.open.session();
+                session = self.guard.session();
                 if let Some(reason) = session.and_then(|session| ended.reason(session, self.info.user_name())) {
                     self.close(&reason, true);
                 }

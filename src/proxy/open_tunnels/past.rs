@@ -133,7 +133,7 @@ impl EndedTunnel {
             user: beginning(info.user_name(), MAX_NAME),
             target: info.target.as_ref().map(|target| target.id().clone()),
             node: info.node.clone(),
-            is_resumable: tunnel.open.is_resumable(),
+            is_resumable: tunnel.guard.is_resumable(),
             start: tunnel.start,
             end: Instant::now(),
             bytes: Both::from_fn(|direction| tunnel.meter.bytes(direction)),

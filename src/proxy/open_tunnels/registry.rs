@@ -125,7 +125,7 @@ impl Drop for Registration<'_> {
         let number = self.tunnel.info.id.number;
         self.registry.shard(number).lock().remove(&number);
         // Not left to the tunnel's drop: unread events own the tunnel for as long as their reader stalls.
-        self.tunnel.open.end();
+        self.tunnel.guard.end();
     }
 }
 
@@ -293,7 +293,7 @@ mod tests {
         let address = SocketAddr::from(([192, 0, 2, 1], 1));
         let info = RequestInfo::new(Ids::default().next(), [address, address], Instant::now());
         let tunnel = Arc::new(OpenTunnel::new(info, &series, drain.opened()));
-        tunnel.open.set_resumable();
+        tunnel.guard.set_resumable();
         let listed = registry.enter(tunnel);
         assert_eq!(drain.resumable(), 1);
         drop(listed);

@@ -115,9 +115,9 @@ pub struct RelayConfig<'a> {
     pub options: &'a Options,
     /// Called when a side has ended, while both sockets still exist; `None` for no call.
     pub on_close: Option<&'a dyn OnClose>,
-    /// The tunnel, if it may be resumable. A resumable tunnel ends once one side has ended and no byte has moved for
+    /// The guard of the tunnel, if it may be resumable. A resumable tunnel ends once one side has ended and no byte has moved for
     /// 2 s since, because its session has its own half-close and end.
-    pub tunnel: Option<&'a TunnelGuard>,
+    pub guard: Option<&'a TunnelGuard>,
     /// True if the prefix of the upload decides whether the tunnel is resumable. The bytes after the prefix cost no
     /// more, unless they are a session's frames, because a direction begins with copies through memory in any case. Bytes
     /// that are [spliced from the first on](Resources::splicing_all) are not inspected.
@@ -125,14 +125,14 @@ pub struct RelayConfig<'a> {
 }
 
 impl<'a> RelayConfig<'a> {
-    /// Returns the tunnel, if its bytes are to be inspected: it carries a session, or may.
+    /// Returns the guard of the tunnel, if its bytes are to be inspected: it carries a session, or may.
     pub(super) fn inspected(&self) -> Option<&'a TunnelGuard> {
-        self.tunnel.filter(|tunnel| self.is_inspected || tunnel.is_resumable())
+        self.guard.filter(|guard| self.is_inspected || guard.is_resumable())
     }
 
     /// Returns whether the session in the tunnel is known to outlive it.
     pub(super) fn is_resumable(&self) -> bool {
-        self.tunnel.is_some_and(TunnelGuard::is_resumable)
+        self.guard.is_some_and(TunnelGuard::is_resumable)
     }
 
     /// Calls the hook, if there is one.

@@ -23,8 +23,8 @@ pub trait InspectPrefix: Debug + Send + Sync {
 pub(super) struct Prefix<'a> {
     direction: Direction,
     meter: &'a Meter,
-    /// The tunnel; `None` once its upload has shown whether it is resumable, or its download which session it carries.
-    tunnel: Option<&'a TunnelGuard>,
+    /// The tunnel's guard; `None` once its upload has shown whether it is resumable, or its download which session it carries.
+    guard: Option<&'a TunnelGuard>,
     inspector: Option<Arc<dyn InspectPrefix>>,
     /// Empty if the first read brings enough, as most often.
     held: Vec<u8>,
@@ -36,17 +36,17 @@ impl<'a> Prefix<'a> {
     /// Returns the prefix of a direction; `None` if nothing inspects it.
     pub(super) fn new(
         direction: Direction,
-        tunnel: Option<&'a TunnelGuard>,
+        guard: Option<&'a TunnelGuard>,
         inspector: Option<Arc<dyn InspectPrefix>>,
         meter: &'a Meter,
     ) -> Option<Box<Self>> {
         // The hello of the upload was read before the relay.
-        let is_session = direction == Direction::Upload && tunnel.is_some_and(TunnelGuard::is_resumable);
-        (tunnel.is_some() || inspector.is_some()).then(|| {
+        let is_session = direction == Direction::Upload && guard.is_some_and(TunnelGuard::is_resumable);
+        (guard.is_some() || inspector.is_some()).then(|| {
             Box::new(Self {
                 direction,
                 meter,
-                tunnel,
+                guard,
                 inspector,
                 held: Vec::new(),
                 frames: is_session.then(Frames::default),
@@ -74,12 +74,12 @@ impl<'a> Prefix<'a> {
         }
         let beginning = if is_first { bytes } else { &self.held };
         let mut is_own = false;
-        if let Some(tunnel) = self.tunnel {
-            match detect_session(tunnel, self.direction, beginning) {
+        if let Some(guard) = self.guard {
+            match detect_session(guard, self.direction, beginning) {
                 // The lines of a handshake, as far as it can be seen.
                 ControlFlow::Continue(()) => is_own = true,
                 ControlFlow::Break(found) => {
-                    self.tunnel = None;
+                    self.guard = None;
                     self.frames = found.map(|(mut frames, rest)| {
                         is_own = frames.are_own(rest);
                         frames
@@ -97,7 +97,7 @@ impl<'a> Prefix<'a> {
             (self.held, self.inspector) = (Vec::new(), None);
             return ControlFlow::Continue(());
         }
-        if self.tunnel.is_none() && self.inspector.is_none() {
+        if self.guard.is_none() && self.inspector.is_none() {
             return ControlFlow::Break(());
         }
         if is_first {
@@ -111,7 +111,7 @@ impl<'a> Prefix<'a> {
 /// which session the tunnel carries. Returns `Break` once this is known: in the upload within 255 bytes (a line). Of a
 /// session it has the frames, and their bytes so far.
 fn detect_session<'b>(
-    tunnel: &TunnelGuard,
+    guard: &TunnelGuard,
     direction: Direction,
     beginning: &'b [u8],
 ) -> ControlFlow<Option<(Frames, &'b [u8])>> {
@@ -119,16 +119,16 @@ fn detect_session<'b>(
     if direction == Direction::Download {
         return attached(beginning).map_break(|session| match session {
             Some((id, at)) => {
-                tunnel.set_session(id);
+                guard.set_session(id);
                 Some(from(at))
             }
-            None => tunnel.is_resumable().then(|| (Frames::lost(), beginning)),
+            None => guard.is_resumable().then(|| (Frames::lost(), beginning)),
         });
     }
     match classify(beginning) {
         FirstBytes::NeedMore => ControlFlow::Continue(()),
         FirstBytes::Hello(hello, length) => {
-            tunnel.set_hello(hello);
+            guard.set_hello(hello);
             ControlFlow::Break(Some(from(length)))
         }
         FirstBytes::Plain | FirstBytes::Malformed => ControlFlow::Break(None),

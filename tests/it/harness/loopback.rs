@@ -100,7 +100,7 @@ impl Rig {
             resources: &self.resources,
             options: &self.options,
             on_close: None,
-            tunnel: self.resumable.as_ref(),
+            guard: self.resumable.as_ref(),
             is_inspected: false,
         }
     }

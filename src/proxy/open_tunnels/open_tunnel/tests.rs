@@ -64,7 +64,7 @@ impl Stage {
                 resources: &resources,
                 options: &Options::default(),
                 on_close: None,
-                tunnel: Some(&relayed.open),
+                guard: Some(&relayed.guard),
                 is_inspected: true,
             };
             let mut transports = Transports::new(downstream, upstream, Vec::new());
@@ -211,7 +211,7 @@ async fn sessions_and_plain_tunnels_that_sleep_are_idle_since_their_users_last_b
     }
     // More than a keepalive is use.
     for (number, session) in sessions.iter_mut().enumerate() {
-        assert!(session.tunnel.open.is_resumable());
+        assert!(session.tunnel.guard.is_resumable());
         session.pass(number % 2, &data(600)).await;
         let activity = session.tunnel.activity();
         assert!(
