@@ -53,6 +53,32 @@ fn too_few_descriptors_for_a_start_are_told_in_one_line() {
 }
 
 #[test]
+fn a_program_of_a_user_or_an_operator_with_too_few_descriptors_says_so() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = format!("box={}", taken.local_addr().unwrap().port());
+    let to = ["--proxy", "http://127.0.0.1:1"];
+    for arguments in [
+        [&["connect"], &to[..], &["box:22"]].concat(),
+        [&["forward"], &to[..], &[&port]].concat(),
+        [&["known-hosts"], &to[..], &["box"]].concat(),
+        [&["ls"], &to[..]].concat(),
+        vec!["tunnels"],
+        vec!["targets"],
+        vec!["clients"],
+        vec!["refusals"],
+        vec!["drain"],
+    ] {
+        for most in 4..20 {
+            let (status, _, said) = ended(switchboard_with_descriptors(most, &arguments));
+            assert!(
+                status == 1 && said.lines().all(|line| line.starts_with("switchboard: ")) && !said.is_empty(),
+                "{most} {arguments:?}: {status} {said}"
+            );
+        }
+    }
+}
+
+#[test]
 fn an_output_beyond_the_largest_size_of_files_is_told() {
     let proxy = Target::listen();
     let url = format!("http://{}", proxy.address());
