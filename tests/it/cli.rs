@@ -2,9 +2,11 @@
 
 mod check;
 
+use std::ffi::OsStr;
 use std::fs::OpenOptions;
 use std::io::{Read, Write};
 use std::net::{Ipv6Addr, TcpListener};
+use std::os::unix::ffi::OsStrExt;
 use std::process::Command;
 
 use crate::harness::ports::Ports;
@@ -75,6 +77,21 @@ fn a_program_of_a_user_or_an_operator_with_too_few_descriptors_says_so() {
                 "{most} {arguments:?}: {status} {said}"
             );
         }
+    }
+}
+
+#[test]
+fn an_argument_that_is_not_utf_8_is_named() {
+    for (arguments, flag, named) in [
+        (&["connect", "--ca"][..], "--context", "--context <NAME>"),
+        (&["ls", "--ca"], "--server-name", "--server-name <NAME>"),
+        (&["tunnels", "--user"], "--node", "--node <NODE>"),
+    ] {
+        let mut command = switchboard(arguments);
+        command.arg("x").arg(flag).arg(OsStr::from_bytes(b"\xff"));
+        let (status, _, said) = ended(command);
+        let expected = format!("error: the value of {named} is not UTF-8");
+        assert_eq!((status, said.lines().next()), (2, Some(&*expected)), "{said}");
     }
 }
 
