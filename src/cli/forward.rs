@@ -1,9 +1,11 @@
 //! `forward`: ports of this host for programs without a ProxyCommand.
 
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use anyhow::anyhow;
 use clap::error::ErrorKind;
 use clap::{ArgMatches, Args};
 use switchboard::base::authority::Authority;
@@ -48,12 +50,12 @@ struct End {
 
 /// Serves the ports, or removes their blocks.
 pub(crate) fn forward(flags: Forward, given: ArgMatches) -> anyhow::Result<ExitCode> {
-    let ends: Result<Vec<_>, _> = flags.names.iter().map(|name| end(name)).collect();
-    let ends = ends.map_err(|fault| {
+    let ends = (1..).zip(&flags.names).map(|(number, name)| {
         // The text may be a part of a URL with a password.
-        let message = format!("an argument is not NAME[:PORT][=LOCALPORT]: {fault}");
-        clap::Error::raw(ErrorKind::ValueValidation, message)
-    })?;
+        let message = |fault| format!("argument {number} is not NAME[:PORT][=LOCALPORT]: {fault}");
+        end(name).map_err(|fault| clap::Error::raw(ErrorKind::ValueValidation, message(fault)))
+    });
+    let ends: Vec<_> = ends.collect::<Result<_, _>>()?;
     if flags.remove {
         let paths = find_paths(&flags.write)?;
         for end in &ends {
@@ -114,12 +116,26 @@ fn refuse_listen(flags: &Forward, ends: &[End]) -> Result<(), clap::Error> {
         let message = format!("--listen {address}: a port leads to one name: write NAME=LOCALPORT for the others");
         return Err(clap::Error::raw(ErrorKind::ArgumentConflict, message));
     }
+    let mut names = HashMap::new();
+    for end in ends {
+        let port = end.port.unwrap_or(address.port());
+        if let Some(other) = names.insert(port, &end.name).filter(|_| port != 0) {
+            let message = format!(
+                "port {port} is given to {other} and to {}: a port leads to one name",
+                end.name
+            );
+            return Err(clap::Error::raw(ErrorKind::ArgumentConflict, message));
+        }
+    }
     Ok(())
 }
 
 fn end(text: &str) -> anyhow::Result<End> {
     let (name, port) = match text.split_once('=') {
-        Some((name, port)) => (name, Some(port.parse()?)),
+        Some((name, port)) => (
+            name,
+            Some(port.parse().map_err(|_| anyhow!("LOCALPORT must be 0 to 65535"))?),
+        ),
         None => (text, None),
     };
     Ok(End {
