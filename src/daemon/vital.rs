@@ -1,5 +1,5 @@
-//! Starts threads that the process cannot do without, such as that of the admin port: the panic of such a thread ends the process
-//! (`base/platform/runtime.rs`).
+//! Starts threads and tasks that the process cannot do without, such as that of the admin port: the panic of such a thread ends
+//! the process (`base/platform/runtime.rs`), and such a task is started again.
 //!
 //! Tokio catches the panic of a task, which costs that task alone. A panic outside of tasks ends its thread. Tokio's
 //! driver panics if the system refuses epoll_wait(2): the process would live on, without service and deaf to signals.
@@ -14,6 +14,7 @@ use tokio::task::JoinError;
 use tokio::time::sleep;
 use tracing::error;
 
+use crate::base::follow::restarted;
 use crate::base::platform::{keep_blocking, mark_vital};
 
 /// Starts a vital thread of that name, which runs the future of `begin` in a runtime of its own.
@@ -68,6 +69,14 @@ pub async fn supervise<T: Future<Output = Result<(), JoinError>>>(
         }
         sleep(BEFORE_RESTART).await;
     }
+}
+
+/// Runs a task for as long as the process does: after a panic, which is logged, it is started again.
+pub(crate) async fn keep_running<F>(name: &str, start: impl Fn() -> F)
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    restarted(start, |error| error!("{name} has failed and is started again: {error}")).await;
 }
 
 const BEFORE_RESTART: Duration = Duration::from_secs(1);
