@@ -1,6 +1,6 @@
 //! `forward`: ports of this host for programs without a ProxyCommand.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -105,7 +105,7 @@ fn serve(flags: Forward, ends: &[End], given: ArgMatches) -> anyhow::Result<Exit
     forward::command(ports)
 }
 
-/// Refuses addresses that other hosts reach, and one port for several names.
+/// Refuses addresses that other hosts reach, one port for several names, and one block for several ports.
 fn refuse_listen(flags: &Forward, ends: &[End]) -> Result<(), clap::Error> {
     let address = flags.listen;
     if !address.ip().is_loopback() && !flags.listen_anywhere {
@@ -116,8 +116,12 @@ fn refuse_listen(flags: &Forward, ends: &[End]) -> Result<(), clap::Error> {
         let message = format!("--listen {address}: a port leads to one name: write NAME=LOCALPORT for the others");
         return Err(clap::Error::raw(ErrorKind::ArgumentConflict, message));
     }
-    let mut names = HashMap::new();
+    let (mut names, mut blocks) = (HashMap::new(), HashSet::new());
     for end in ends {
+        if flags.write.is_some() && !blocks.insert(end.alias()) {
+            let message = format!("{} is given twice, and --write has one block for each name", end.name);
+            return Err(clap::Error::raw(ErrorKind::ArgumentConflict, message));
+        }
         let port = end.port.unwrap_or(address.port());
         if let Some(other) = names.insert(port, &end.name).filter(|_| port != 0) {
             let message = format!(

@@ -188,6 +188,10 @@ fn a_port_that_is_taken_is_one_sentence_and_other_hosts_are_asked_for() {
             "argument 1 is not NAME[:PORT][=LOCALPORT]: LOCALPORT must be 0 to 65535",
         ),
         (
+            &["a", "a:22=40122", "--write=x"],
+            "a:22 is given twice, and --write has one block for each name",
+        ),
+        (
             &["a=40122", "b=40122"],
             "port 40122 is given to a and to b: a port leads to one name",
         ),
