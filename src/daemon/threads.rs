@@ -8,11 +8,12 @@ use std::sync::mpsc;
 use std::thread::{self, available_parallelism};
 use std::time::Duration;
 
-/// Returns the number of runtime workers: TOKIO_WORKER_THREADS if set, else the number of processors up to `max`.
+/// Returns the number of runtime workers: TOKIO_WORKER_THREADS if set, at most 1024, else the number of processors up to `max`.
 pub fn workers(max: NonZeroUsize) -> NonZeroUsize {
     let named = std::env::var("TOKIO_WORKER_THREADS")
         .ok()
-        .and_then(|named| named.parse().ok());
+        .and_then(|named| named.parse::<NonZeroUsize>().ok())
+        .map(|named| named.min(MAX_WORKERS));
     named
         .or_else(|| available_parallelism().ok().map(|processors| processors.min(max)))
         .unwrap_or(NonZeroUsize::MIN)
@@ -48,5 +49,7 @@ pub fn run_within(timeout: Duration, work: impl FnOnce() + Send + 'static) -> bo
     thread::Builder::new().spawn(run).map(wait).is_ok()
 }
 
+/// More than any machine has processors: the start of each takes time.
+const MAX_WORKERS: NonZeroUsize = NonZeroUsize::MIN.saturating_add(1023);
 /// The beginning of the names that Tokio gives its threads.
 const WORKER: &str = "tokio-rt";
