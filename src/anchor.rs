@@ -31,6 +31,7 @@ use crate::base::follow::{ReloadResult, follow};
 use crate::daemon::admin::{self, DrainStatus, Handlers, Routes};
 use crate::daemon::logging::Logs;
 use crate::daemon::readiness::{Condition, Readiness};
+use crate::daemon::vital::keep_running;
 use crate::net::listener;
 use crate::protocol::host_key;
 use crate::protocol::resume::keys::{AgreementKey, CryptoError};
@@ -160,13 +161,16 @@ impl Anchor {
             info!("public port {address}");
         }
         if let Some(coverage) = self.coverage {
-            tokio::spawn(dial_in::run(coverage));
+            let dials = move || dial_in::run(Arc::clone(&coverage));
+            tokio::spawn(keep_running("the task that dials the proxy", dials));
         }
         // Logs at once if the target's name has no address. The anchor still serves: a later lookup may find one.
         let dialer = Arc::clone(&shared.dialer);
         tokio::spawn(async move { dialer.addresses().await });
         if let Some(files) = shared.host_keys.clone() {
-            tokio::spawn(follow_host_keys(files, listener.is_some()));
+            let is_listening = listener.is_some();
+            let follow = move || follow_host_keys(files.clone(), is_listening);
+            tokio::spawn(keep_running("the task that polls host keys", follow));
         }
         drop(self.listening);
         let stopped = async {

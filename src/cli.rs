@@ -2,7 +2,8 @@
 
 use std::process::ExitCode;
 
-use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
+use switchboard::base::platform::{mark_vital, try_calls, watch_vital_threads};
 use switchboard::client::{Report, ticket};
 
 #[cfg(feature = "anchor")]
@@ -34,27 +35,15 @@ use self::usage_error::usage_error;
 
 /// Runs the program that the arguments name.
 pub(crate) fn run() -> ExitCode {
+    watch_vital_threads();
+    mark_vital();
     let matches = CommandLine::command()
         .try_get_matches()
         .unwrap_or_else(|error| usage_error(CommandLine::command, error).exit());
     let arguments = CommandLine::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     let given = || matches.subcommand().map(|(_, given)| given.clone()).unwrap_or_default();
-    let result = match arguments.task {
-        #[cfg(feature = "server")]
-        Task::Server(task) => server::run(*task),
-        #[cfg(feature = "anchor")]
-        Task::Anchor(options) => anchor::anchor(*options, given()),
-        Task::Connect(options) => connect::connect(*options, given()),
-        Task::Forward(options) => forward::forward(*options, given()),
-        Task::KnownHosts(flags) => known_hosts::known_hosts(*flags, given()),
-        Task::Ls(flags) => ls::ls(*flags, given()),
-        #[cfg(not(feature = "server"))]
-        Task::Check(options) => client_check::check(options),
-        Task::Ticket(options) => ticket::make(&options),
-        Task::Config(flags) => config::config(&flags, given()),
-        Task::Completions(options) => completions::completions(&options, CommandLine::command()),
-        Task::Manual(options) => completions::manual(&options, CommandLine::command()),
-    };
+    let tried = try_calls().map_err(anyhow::Error::from);
+    let result = tried.and_then(|()| arguments.task.run(given));
     result.unwrap_or_else(failed)
 }
 
@@ -118,6 +107,28 @@ enum Task {
     /// Write the manual pages into a folder: for packages
     #[command(hide = true)]
     Manual(Manual),
+}
+
+impl Task {
+    /// Runs the program. `given` returns its arguments.
+    fn run(self, given: impl Fn() -> ArgMatches) -> anyhow::Result<ExitCode> {
+        match self {
+            #[cfg(feature = "server")]
+            Self::Server(task) => server::run(*task),
+            #[cfg(feature = "anchor")]
+            Self::Anchor(options) => anchor::anchor(*options, given()),
+            Self::Connect(options) => connect::connect(*options, given()),
+            Self::Forward(options) => forward::forward(*options, given()),
+            Self::KnownHosts(flags) => known_hosts::known_hosts(*flags, given()),
+            Self::Ls(flags) => ls::ls(*flags, given()),
+            #[cfg(not(feature = "server"))]
+            Self::Check(options) => client_check::check(options),
+            Self::Ticket(options) => ticket::make(&options),
+            Self::Config(flags) => config::config(&flags, given()),
+            Self::Completions(options) => completions::completions(&options, CommandLine::command()),
+            Self::Manual(options) => completions::manual(&options, CommandLine::command()),
+        }
+    }
 }
 
 /// For `--help`.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
-use tokio::task::spawn_blocking;
+use tokio::task::{JoinError, JoinSet, spawn_blocking};
 use tokio::time::{Instant, timeout};
 
 /// The result of reading a source again.
@@ -209,10 +209,28 @@ pub(crate) async fn follow(
     }
 }
 
+/// Runs a task, and again a second after each panic, which `failed` reports: otherwise what the task follows would be stale
+/// for as long as the process runs. Returns when the task does, and a drop ends the task.
+pub(crate) async fn restarted<F>(start: impl Fn() -> F, failed: impl Fn(JoinError))
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    loop {
+        let mut task = JoinSet::new();
+        task.spawn(start());
+        match task.join_next().await {
+            Some(Err(error)) if error.is_panic() => failed(error),
+            Some(_) | None => return,
+        }
+        tokio::time::sleep(BEFORE_RESTART).await;
+    }
+}
+
 /// Reads after which contents that keep changing are left to the next reading.
 const MAX_READS: usize = 6;
 /// The time for a reading. A local file is read within milliseconds.
 pub const READ_TIMEOUT: Duration = Duration::from_secs(10);
+const BEFORE_RESTART: Duration = Duration::from_secs(1);
 /// The readings that may hang before the next ones start only every [`SLOW`].
 const FEW_STUCK: usize = 4;
 const SLOW: Duration = Duration::from_mins(5);

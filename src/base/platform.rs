@@ -7,6 +7,7 @@
 mod no_pipes;
 #[cfg(target_os = "linux")]
 mod pipes;
+mod runtime;
 #[cfg(unix)]
 mod unix;
 #[cfg(windows)]
@@ -29,12 +30,13 @@ use tokio::process::Command;
 use tokio::runtime::Builder;
 use tokio::time::timeout;
 
+pub use self::runtime::{keep_blocking, mark_vital, start_runtime, watch_vital_threads};
 pub(crate) use self::system::{
     IS_WINDOWS, ProcessGroup, Signals, create_private, has_no_reader, is_readable_by_others, is_shortage, is_suspended,
     is_the_users, keep_attributes, make_private_folder, open_regular, poll_writable, set_tcp_user_timeout, shell,
     take_stdout, terminal_for_hidden_stderr, termination_signal,
 };
-pub use self::system::{home, ignore_sigxfsz};
+pub use self::system::{home, ignore_sigxfsz, try_calls};
 
 /// Runs a program without a terminal for its output. If it does not end in time, it is killed with what it has started, as far as
 /// the system can. Blocks.
@@ -48,7 +50,7 @@ pub(crate) fn output(program: &mut Command, longest: Duration) -> io::Result<Out
             .stdout(Stdio::piped())
             .stderr(Stdio::piped()),
     );
-    Builder::new_current_thread().enable_all().build()?.block_on(async {
+    start_runtime(&mut Builder::new_current_thread(), PIPES)?.block_on(async {
         let child = program.spawn()?;
         let group = ProcessGroup::for_child(&child);
         let output = timeout(longest, child.wait_with_output()).await?;
@@ -56,3 +58,6 @@ pub(crate) fn output(program: &mut Command, longest: Duration) -> io::Result<Out
         output
     })
 }
+
+/// The descriptors to start a program: three of pipes to it, three of its own, and two by which its start is reported.
+const PIPES: usize = 8;

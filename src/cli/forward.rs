@@ -1,9 +1,11 @@
 //! `forward`: ports of this host for programs without a ProxyCommand.
 
+use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use anyhow::anyhow;
 use clap::error::ErrorKind;
 use clap::{ArgMatches, Args};
 use switchboard::base::authority::Authority;
@@ -48,12 +50,12 @@ struct End {
 
 /// Serves the ports, or removes their blocks.
 pub(crate) fn forward(flags: Forward, given: ArgMatches) -> anyhow::Result<ExitCode> {
-    let ends: Result<Vec<_>, _> = flags.names.iter().map(|name| end(name)).collect();
-    let ends = ends.map_err(|fault| {
+    let ends = (1..).zip(&flags.names).map(|(number, name)| {
         // The text may be a part of a URL with a password.
-        let message = format!("an argument is not NAME[:PORT][=LOCALPORT]: {fault}");
-        clap::Error::raw(ErrorKind::ValueValidation, message)
-    })?;
+        let message = |fault| format!("argument {number} is not NAME[:PORT][=LOCALPORT]: {fault}");
+        end(name).map_err(|fault| clap::Error::raw(ErrorKind::ValueValidation, message(fault)))
+    });
+    let ends: Vec<_> = ends.collect::<Result<_, _>>()?;
     if flags.remove {
         let paths = find_paths(&flags.write)?;
         for end in &ends {
@@ -103,7 +105,7 @@ fn serve(flags: Forward, ends: &[End], given: ArgMatches) -> anyhow::Result<Exit
     forward::command(ports)
 }
 
-/// Refuses addresses that other hosts reach, and one port for several names.
+/// Refuses addresses that other hosts reach, one port for several names, and one block for several ports.
 fn refuse_listen(flags: &Forward, ends: &[End]) -> Result<(), clap::Error> {
     let address = flags.listen;
     if !address.ip().is_loopback() && !flags.listen_anywhere {
@@ -114,12 +116,30 @@ fn refuse_listen(flags: &Forward, ends: &[End]) -> Result<(), clap::Error> {
         let message = format!("--listen {address}: a port leads to one name: write NAME=LOCALPORT for the others");
         return Err(clap::Error::raw(ErrorKind::ArgumentConflict, message));
     }
+    let (mut names, mut blocks) = (HashMap::new(), HashSet::new());
+    for end in ends {
+        if flags.write.is_some() && !blocks.insert(end.alias()) {
+            let message = format!("{} is given twice, and --write has one block for each name", end.name);
+            return Err(clap::Error::raw(ErrorKind::ArgumentConflict, message));
+        }
+        let port = end.port.unwrap_or(address.port());
+        if let Some(other) = names.insert(port, &end.name).filter(|_| port != 0) {
+            let message = format!(
+                "port {port} is given to {other} and to {}: a port leads to one name",
+                end.name
+            );
+            return Err(clap::Error::raw(ErrorKind::ArgumentConflict, message));
+        }
+    }
     Ok(())
 }
 
 fn end(text: &str) -> anyhow::Result<End> {
     let (name, port) = match text.split_once('=') {
-        Some((name, port)) => (name, Some(port.parse()?)),
+        Some((name, port)) => (
+            name,
+            Some(port.parse().map_err(|_| anyhow!("LOCALPORT must be 0 to 65535"))?),
+        ),
         None => (text, None),
     };
     Ok(End {

@@ -1,14 +1,12 @@
 //! The start of the programs that serve: their logs, their runtime, and their end by a signal.
 
-use std::fs::File;
-
 use anyhow::Context;
 use clap::Args;
 use clap::error::ErrorKind;
-use switchboard::base::platform::ignore_sigxfsz;
+use switchboard::base::platform::{ignore_sigxfsz, mark_vital, start_runtime};
 use switchboard::daemon::logging::{self, Format, Logging};
 use switchboard::daemon::process::ProcessSize;
-use switchboard::daemon::{process, threads, vital};
+use switchboard::daemon::{process, threads};
 use tokio::runtime::{self, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -26,34 +24,17 @@ pub(crate) struct LogFlags {
 /// Starts the runtime and the logs of a program that serves.
 pub(crate) fn start(log: &LogFlags, size: ProcessSize) -> anyhow::Result<(Runtime, Logging)> {
     process::unblock_signals().context("cannot unblock signals")?;
-    vital::watch();
-    vital::mark();
     size.keep_freed_memory();
     let workers = threads::workers(size.workers);
-    try_descriptors().context("cannot open the descriptors that a start needs, see RLIMIT_NOFILE")?;
-    process::try_calls()?;
+    let mut builder = runtime::Builder::new_multi_thread();
+    builder.worker_threads(workers.get()).on_thread_park(mark_vital);
+    let runtime = start_runtime(&mut builder, FIRST_DESCRIPTORS)?;
     let logging = start_logging(log, size.queued_lines)?;
-    let runtime = threads::keep_blocking(&mut runtime::Builder::new_multi_thread())
-        .worker_threads(workers.get())
-        .enable_all()
-        .on_thread_park(vital::mark)
-        .build()
-        .context("cannot start the runtime")?;
-    // The first thread for blocking work: files are followed although the system refuses threads later.
-    runtime
-        .block_on(runtime.spawn_blocking(|| {}))
-        .context("cannot start a thread")?;
     {
         let _entered = runtime.enter();
         ignore_sigxfsz();
     }
     Ok((runtime, logging))
-}
-
-/// Checks that there are descriptors for a start: Tokio panics if it has none for its signals.
-fn try_descriptors() -> std::io::Result<()> {
-    let tried: std::io::Result<Vec<File>> = (0..FIRST_DESCRIPTORS).map(|_| File::open("/dev/null")).collect();
-    tried.map(drop)
 }
 
 fn start_logging(flags: &LogFlags, queued: usize) -> anyhow::Result<Logging> {
@@ -78,5 +59,5 @@ pub(crate) fn stopped() -> std::io::Result<impl Future<Output = ()>> {
     })
 }
 
-/// Two for the logs, seven for the runtime and its signals, one for the configuration, two for the first ports.
-const FIRST_DESCRIPTORS: usize = 12;
+/// Two for the logs, one for the configuration, two for the first ports.
+const FIRST_DESCRIPTORS: usize = 5;

@@ -25,7 +25,12 @@ pub(crate) fn usage_error(command: fn() -> Command, error: Error) -> Error {
             _ => break,
         }
     }
-    let printed = |error| conceal(command(), naming_the_variable(command(), error));
+    let printed = |error| {
+        conceal(
+            command(),
+            naming_the_variable(command(), naming_the_flag(command, error)),
+        )
+    };
     let mut errors: Vec<_> = errors.into_iter().map(printed).collect();
     if errors.len() > 1 {
         let text = |error: &Error| error.render().to_string().split("\n\n").next().map(str::to_owned);
@@ -45,6 +50,29 @@ fn flag_of_value(error: &Error) -> Option<String> {
     match error.get(ContextKind::InvalidArg) {
         Some(ContextValue::String(flag)) if is_of_value => Some(flag.clone()),
         _ => None,
+    }
+}
+
+/// Names the argument whose value is not UTF-8, which clap does not.
+fn naming_the_flag(command: fn() -> Command, error: Error) -> Error {
+    if error.kind() != ErrorKind::InvalidUtf8 {
+        return error;
+    }
+    let mut built = command();
+    built.build();
+    let is_at_fault = |flag: &String| {
+        let accept = |argument: Arg| match argument.to_string() == *flag {
+            true => argument.value_parser(ValueParser::os_string()),
+            false => argument,
+        };
+        let accepting = built.clone().mut_subcommands(|task| task.mut_args(accept));
+        let parsed = accepting.try_get_matches_from(env::args_os());
+        parsed.map_or_else(|error| error.kind() != ErrorKind::InvalidUtf8, |_| true)
+    };
+    let arguments = built.get_subcommands().flat_map(Command::get_arguments);
+    match arguments.map(ToString::to_string).find(is_at_fault) {
+        Some(flag) => command().error(error.kind(), format!("the value of {flag} is not UTF-8")),
+        None => error,
     }
 }
 

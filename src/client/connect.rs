@@ -3,12 +3,12 @@
 use std::io::{self, IsTerminal};
 use std::process::ExitCode;
 
-use anyhow::anyhow;
-use tokio::runtime::Runtime;
+use tokio::runtime::{Builder, Runtime};
 
 use self::stdio::Stdio;
 use super::options::Options;
 use super::stderr;
+use crate::base::platform::start_runtime;
 use crate::base::text::chain;
 use crate::uplink::error::ClientError;
 
@@ -69,8 +69,8 @@ pub fn command(options: &Options) -> ExitCode {
 
 /// Returns the event loop, which runs on the main thread alone.
 pub(in crate::client) fn runtime() -> Result<Runtime, ClientError> {
-    let built = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    built.map_err(|error| ClientError::Never(anyhow!(error).context("cannot start the event loop")))
+    let built = start_runtime(&mut Builder::new_current_thread(), DESCRIPTORS);
+    built.map_err(|error| ClientError::Never(error.into()))
 }
 
 /// Reports a failure on stderr, and returns the exit status.
@@ -88,3 +88,6 @@ pub(in crate::client) fn sentence(options: &Options, error: &ClientError) -> Str
         false => format!("{target}: {line}"),
     }
 }
+
+/// A connection to the proxy, a file or a socket of the resolver, and the pipes of stdin and stdout.
+const DESCRIPTORS: usize = 4;

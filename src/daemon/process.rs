@@ -1,14 +1,10 @@
-//! The process of a program that serves: its threads and memory, the system calls that it needs, and its signals.
+//! The process of a program that serves: its threads and memory, and its signals.
 
-use std::fs::File;
 use std::hint::black_box;
-use std::io::{self, Read, Write};
+use std::io;
 use std::num::NonZeroUsize;
-use std::os::unix::net::UnixStream;
 
 use nix::sys::signal::{SigSet, Signal};
-use rustix::io::Errno;
-use rustix::rand::{GetRandomFlags, getrandom};
 
 /// The size of a program's process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,23 +41,6 @@ impl ProcessSize {
         block.try_reserve_exact(self.largest_block).ok();
         drop(black_box(block));
     }
-}
-
-/// Tries each of these system calls. One that a seccomp profile refuses would be a panic or an abort, at the start or when
-/// the first client comes.
-///
-/// # Errors
-/// The system refuses a call, which the error names.
-pub fn try_calls() -> io::Result<()> {
-    let refuses = |call| move |error: io::Error| io::Error::other(format!("the system refuses {call}: {error}"));
-    // AWS-LC aborts the process if getrandom fails, except with ENOSYS: then AWS-LC reads /dev/urandom.
-    match getrandom(&mut [0; 1], GetRandomFlags::empty()) {
-        Err(Errno::NOSYS) => drop(File::open("/dev/urandom").map_err(refuses("getrandom(2), and /dev/urandom"))?),
-        random => drop(random.map_err(|error| refuses("getrandom(2)")(error.into()))?),
-    }
-    let (mut sender, mut receiver) = UnixStream::pair().map_err(refuses("socketpair(2)"))?;
-    sender.write_all(&[0]).map_err(refuses("sendto(2)"))?;
-    receiver.read_exact(&mut [0]).map_err(refuses("recvfrom(2)"))
 }
 
 /// Unblocks the signals that the process handles, for this thread and those that it starts. The process inherits the

@@ -8,13 +8,12 @@ use std::sync::mpsc;
 use std::thread::{self, available_parallelism};
 use std::time::Duration;
 
-use tokio::runtime::Builder;
-
-/// Returns the number of runtime workers: TOKIO_WORKER_THREADS if set, else the number of processors up to `max`.
+/// Returns the number of runtime workers: TOKIO_WORKER_THREADS if set, at most 1024, else the number of processors up to `max`.
 pub fn workers(max: NonZeroUsize) -> NonZeroUsize {
     let named = std::env::var("TOKIO_WORKER_THREADS")
         .ok()
-        .and_then(|named| named.parse().ok());
+        .and_then(|named| named.parse::<NonZeroUsize>().ok())
+        .map(|named| named.min(MAX_WORKERS));
     named
         .or_else(|| available_parallelism().ok().map(|processors| processors.min(max)))
         .unwrap_or(NonZeroUsize::MIN)
@@ -38,12 +37,6 @@ pub fn busy_workers() -> BTreeMap<OsString, Duration> {
     busy.collect()
 }
 
-/// Has a runtime keep its threads for blocking work, once started. While the system refuses further threads, such work waits
-/// for one of them; if there is none, Tokio panics.
-pub fn keep_blocking(builder: &mut Builder) -> &mut Builder {
-    builder.thread_keep_alive(FOREVER)
-}
-
 /// Runs `work` in a thread, and waits at most `timeout` for its end. Returns `false` if no thread can be started.
 pub fn run_within(timeout: Duration, work: impl FnOnce() + Send + 'static) -> bool {
     let (done, ended) = mpsc::channel::<()>();
@@ -56,7 +49,7 @@ pub fn run_within(timeout: Duration, work: impl FnOnce() + Send + 'static) -> bo
     thread::Builder::new().spawn(run).map(wait).is_ok()
 }
 
-/// A year: some systems' waits overflow at `Duration::MAX`.
-const FOREVER: Duration = Duration::from_hours(24 * 365);
+/// More than any machine has processors: the start of each takes time.
+const MAX_WORKERS: NonZeroUsize = NonZeroUsize::MIN.saturating_add(1023);
 /// The beginning of the names that Tokio gives its threads.
 const WORKER: &str = "tokio-rt";

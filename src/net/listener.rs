@@ -71,19 +71,20 @@ pub fn bind(options: &Options) -> io::Result<TcpListener> {
         }
         (created, _) => (created?, options.address),
     };
-    socket.set_reuse_address(true)?;
+    let refused = |error: io::Error| io::Error::new(error.kind(), format!("the system refuses setsockopt(2): {error}"));
+    socket.set_reuse_address(true).map_err(refused)?;
     if options.reuse_port {
-        socket.set_reuse_port(true)?;
+        socket.set_reuse_port(true).map_err(refused)?;
     }
     if let IpAddr::V6(ip) = address.ip()
         && ip.is_unspecified()
     {
         // Set whether true or false, because the default depends on the host (net.ipv6.bindv6only).
-        socket.set_only_v6(options.ipv6_only)?;
+        socket.set_only_v6(options.ipv6_only).map_err(refused)?;
     }
     socket.set_nonblocking(true)?;
     // Accepted sockets inherit these options: six system calls less for each connection.
-    socket::prepare(&socket)?;
+    socket::prepare(&socket).map_err(refused)?;
     socket.bind(&address.into())?;
     socket.listen(BACKLOG)?;
     TcpListener::from_std(socket.into())

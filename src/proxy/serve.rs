@@ -26,6 +26,7 @@ use crate::base::follow::{ReadFailure, ReadPool};
 use crate::daemon::admin as admin_port;
 use crate::daemon::logging::Logs;
 use crate::daemon::readiness::{Condition, Readiness};
+use crate::daemon::vital::keep_running;
 use crate::kubernetes::{self, BackgroundRuntime, Controller, WatchContext, watch_replicas};
 use crate::net::tls::{self, Tls};
 use crate::policy::access::Access;
@@ -146,16 +147,8 @@ impl App {
             drop(allowlist_ready);
         });
         access_sources::follow_user_lists(&self.shared);
-        tokio::spawn(certificate_poll::watch(Arc::clone(&self.shared)));
-        let shared = Arc::clone(&self.shared);
-        tokio::spawn(async move { shared.access_log.keep_writing_counts().await });
-        let shared = Arc::clone(&self.shared);
-        tokio::spawn(async move { shared.registry.keep_judging().await });
-        let host_keys = poll_host_keys(Arc::clone(&self.reload));
-        let _host_keys = AbortOnDropHandle::new(tokio::spawn(host_keys));
         let wanted = Arc::new(Notify::new());
-        let reloads = keep_reloading(self.load, self.reload, Arc::clone(&self.shared), Arc::clone(&wanted));
-        let _reloads = AbortOnDropHandle::new(tokio::spawn(reloads));
+        let _following = follow(&self.shared, &self.reload, self.load, Arc::clone(&wanted));
         let mut commands = Commands(commands);
         let is_signalled = loop {
             tokio::select! {
@@ -194,6 +187,43 @@ impl App {
         }
         drained
     }
+}
+
+/// Starts the tasks that run as long as the process. A drop ends those that read the configuration and the host keys.
+fn follow(
+    shared: &Arc<Shared>,
+    reload: &Arc<Mutex<Reload>>,
+    load: Arc<LoadConfig>,
+    wanted: Arc<Notify>,
+) -> [AbortOnDropHandle<()>; 2] {
+    let own = Arc::clone(shared);
+    tokio::spawn(keep_running("the task that polls certificates", move || {
+        certificate_poll::watch(Arc::clone(&own))
+    }));
+    let own = Arc::clone(shared);
+    tokio::spawn(keep_running("the task that counts refusals", move || {
+        let shared = Arc::clone(&own);
+        async move { shared.access_log.keep_writing_counts().await }
+    }));
+    let own = Arc::clone(shared);
+    tokio::spawn(keep_running("the task that judges tunnels", move || {
+        let shared = Arc::clone(&own);
+        async move { shared.registry.keep_judging().await }
+    }));
+    let own = Arc::clone(reload);
+    let host_keys = keep_running("the task that polls host keys", move || {
+        poll_host_keys(Arc::clone(&own))
+    });
+    let (reload, shared) = (Arc::clone(reload), Arc::clone(shared));
+    let reloads = keep_running("the task that reloads", move || {
+        keep_reloading(
+            Arc::clone(&load),
+            Arc::clone(&reload),
+            Arc::clone(&shared),
+            Arc::clone(&wanted),
+        )
+    });
+    [tokio::spawn(host_keys), tokio::spawn(reloads)].map(AbortOnDropHandle::new)
 }
 
 /// A process whose files have been read.

@@ -2,9 +2,11 @@
 
 mod check;
 
+use std::ffi::OsStr;
 use std::fs::OpenOptions;
 use std::io::{Read, Write};
 use std::net::{Ipv6Addr, TcpListener};
+use std::os::unix::ffi::OsStrExt;
 use std::process::Command;
 
 use crate::harness::ports::Ports;
@@ -49,6 +51,47 @@ fn too_few_descriptors_for_a_start_are_told_in_one_line() {
         assert_eq!(process.exit_status(), 1, "{most}: {line}");
         assert_eq!(process.stderr.rest(), [""; 0], "{most}: {line}");
         assert!(line.starts_with("switchboard: "), "{most}: {line}");
+    }
+}
+
+#[test]
+fn a_program_of_a_user_or_an_operator_with_too_few_descriptors_says_so() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = format!("box={}", taken.local_addr().unwrap().port());
+    let to = ["--proxy", "http://127.0.0.1:1"];
+    for arguments in [
+        [&["connect"], &to[..], &["box:22"]].concat(),
+        [&["forward"], &to[..], &[&port]].concat(),
+        [&["known-hosts"], &to[..], &["box"]].concat(),
+        [&["ls"], &to[..]].concat(),
+        vec!["tunnels"],
+        vec!["targets"],
+        vec!["clients"],
+        vec!["refusals"],
+        vec!["drain"],
+    ] {
+        for most in 4..20 {
+            let (status, _, said) = ended(switchboard_with_descriptors(most, &arguments));
+            assert!(
+                status == 1 && said.lines().all(|line| line.starts_with("switchboard: ")) && !said.is_empty(),
+                "{most} {arguments:?}: {status} {said}"
+            );
+        }
+    }
+}
+
+#[test]
+fn an_argument_that_is_not_utf_8_is_named() {
+    for (arguments, flag, named) in [
+        (&["connect", "--ca"][..], "--context", "--context <NAME>"),
+        (&["ls", "--ca"], "--server-name", "--server-name <NAME>"),
+        (&["tunnels", "--user"], "--node", "--node <NODE>"),
+    ] {
+        let mut command = switchboard(arguments);
+        command.arg("x").arg(flag).arg(OsStr::from_bytes(b"\xff"));
+        let (status, _, said) = ended(command);
+        let expected = format!("error: the value of {named} is not UTF-8");
+        assert_eq!((status, said.lines().next()), (2, Some(&*expected)), "{said}");
     }
 }
 

@@ -179,7 +179,26 @@ fn a_port_that_is_taken_is_one_sentence_and_other_hosts_are_asked_for() {
     for (arguments, expected) in [
         (&["--listen", "0.0.0.0:0", "a"][..], "--listen-anywhere"),
         (&["--listen", "127.0.0.1:40122", "a", "b"], "NAME=LOCALPORT"),
-        (&["a=x"], "not NAME[:PORT][=LOCALPORT]: "),
+        (
+            &["b", "a=x"],
+            "argument 2 is not NAME[:PORT][=LOCALPORT]: LOCALPORT must be 0 to 65535",
+        ),
+        (
+            &["a=99999"],
+            "argument 1 is not NAME[:PORT][=LOCALPORT]: LOCALPORT must be 0 to 65535",
+        ),
+        (
+            &["a", "a:22=40122", "--write=x"],
+            "a:22 is given twice, and --write has one block for each name",
+        ),
+        (
+            &["a=40122", "b=40122"],
+            "port 40122 is given to a and to b: a port leads to one name",
+        ),
+        (
+            &["--listen", "127.0.0.1:40122", "a", "b=40122"],
+            "port 40122 is given to a and to b",
+        ),
         (&["a b"], "not NAME[:PORT][=LOCALPORT]: "),
         (&[], "required"),
     ] {

@@ -12,7 +12,7 @@ use crate::harness::seccomp::{Call, ERRORS};
 use crate::harness::stream::Stream;
 use crate::harness::{CONFIRMATION, DEADLINE, allow, request};
 use http::{Method, Request};
-use libc::{ENOMEM, ENOSYS, EPERM};
+use libc::{EAGAIN, ENOMEM, ENOSYS, EPERM};
 use rustix::process::Signal;
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
@@ -96,7 +96,7 @@ fn bulk_arrives_whole(call: Call, error: i32, engine: &str) {
     let messages = server.process.stderr.rest();
     let said: Vec<_> = messages.iter().filter(|line| line.contains("WARN")).collect();
     assert_eq!(said.len(), usize::from(engine == "copy"), "{messages:#?}");
-    assert!(said.iter().all(|line| line.contains("copied from now on")), "{said:?}");
+    assert!(said.iter().all(|line| line.contains(": bulk is copied ")), "{said:?}");
 }
 
 #[test]
@@ -150,6 +150,60 @@ fn a_process_that_could_not_serve_ends_with_a_sentence() {
             }
         }
     }
+}
+
+/// A call without which no program of a user or an operator starts, and the sentence about it.
+const NEEDED_BY_ALL: [(Call, i32, &str); 6] = [
+    (Call::Clone3, EAGAIN, "cannot start a thread"),
+    (Call::EpollCreate, EPERM, "cannot start the event loop"),
+    (Call::Eventfd, EPERM, "cannot start the event loop"),
+    (Call::EpollWait, EPERM, "unexpected error when polling the I/O driver"),
+    (Call::Socketpair, EPERM, "the system refuses socketpair(2)"),
+    (Call::Getrandom, EPERM, "the system refuses getrandom(2)"),
+];
+
+#[test]
+fn a_program_of_a_user_or_an_operator_that_cannot_start_says_what_is_missing() {
+    let to = ["--proxy", "http://127.0.0.1:1"];
+    let client = |name, target: &'static str| [&[name], &to[..], &[target]].concat();
+    let programs = [
+        client("connect", "box:22"),
+        client("forward", "box"),
+        client("known-hosts", "box"),
+        client("ls", ""),
+        vec!["tunnels"],
+        vec!["targets"],
+        vec!["clients"],
+        vec!["refusals"],
+        vec!["drain"],
+        vec!["desk"],
+    ];
+    for (call, error, sentence) in NEEDED_BY_ALL {
+        for arguments in &programs {
+            let mut process = Process::spawn_refusing(call, error, switchboard(arguments));
+            let said = process.stderr.rest();
+            assert_eq!(process.exit_status(), 1, "{call:?} {arguments:?}: {said:?}");
+            let is_sentence = |line: &String| line.starts_with("switchboard: ") && line.contains(sentence);
+            assert!(
+                said.len() == 1 && said.iter().all(is_sentence),
+                "{call:?} {arguments:?}: {said:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_client_whose_socket_options_are_refused_names_the_call() {
+    let proxy = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", proxy.local_addr().unwrap());
+    let command = switchboard(&["ls", "--proxy", &url]);
+    let mut process = Process::spawn_refusing(Call::Setsockopt, EPERM, command);
+    let said = process.stderr.rest();
+    assert!(
+        said.last().is_some_and(|line| line.contains("refuses setsockopt(2): ")),
+        "{said:?}"
+    );
+    assert_eq!(process.exit_status(), 1);
 }
 
 #[test]
@@ -260,8 +314,7 @@ const BYTES: usize = (3 << 20) + 12_345;
 mod slow {
     use std::time::Duration;
 
-    use libc::EAGAIN;
-    use switchboard::daemon::threads::keep_blocking;
+    use switchboard::base::platform::keep_blocking;
     use tokio::time::sleep;
 
     use super::*;

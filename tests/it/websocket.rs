@@ -99,6 +99,7 @@ fn a_request_that_is_no_websocket_of_switchboard_is_refused_with_its_reason() {
     let malformed = |phrase| crate::harness::refusal(400, phrase, "http_request_error", "");
     let no_key = malformed("the Sec-WebSocket-Key is missing or malformed");
     let no_subprotocol = malformed("the WebSocket subprotocol must be switchboard.v1");
+    let content = malformed("the request must not have content");
     for (path, fields, expected) in [
         ("/ssh/devbox:22", &[("Connection", "")][..], &upgrade_required),
         ("/ssh/devbox:22", &[("Upgrade", "h2c")], &upgrade_required),
@@ -107,6 +108,8 @@ fn a_request_that_is_no_websocket_of_switchboard_is_refused_with_its_reason() {
         ("/ssh/devbox:22", &[("Sec-WebSocket-Key", "AAAA")], &no_key),
         ("/ssh/devbox:22", &[("Sec-WebSocket-Protocol", "chat")], &no_subprotocol),
         ("/ssh/devbox:22", &[("Sec-WebSocket-Protocol", "")], &no_subprotocol),
+        ("/ssh/devbox:22", &[("Content-Length", "5")], &content),
+        ("/ssh/devbox:22", &[("Transfer-Encoding", "chunked")], &content),
         (
             "/ssh/devbox:22",
             &[("Origin", "https://example.com")],

@@ -13,6 +13,31 @@ use super::*;
 /// The result of a reading in these tests.
 type Found = ReloadResult<&'static str>;
 
+#[tokio::test(start_paused = true)]
+async fn a_task_that_panics_is_started_again_until_it_returns_and_ends_with_its_owner() {
+    let (started, failed) = (Arc::new(AtomicU64::new(0)), Cell::new(0));
+    let start = || {
+        let count = started.fetch_add(1, Ordering::SeqCst);
+        async move { assert!(count == 2, "a defect") }
+    };
+    restarted(start, |error| failed.set(failed.get() + u64::from(error.is_panic()))).await;
+    assert_eq!((started.load(Ordering::SeqCst), failed.get()), (3, 2));
+    let held = Arc::new(());
+    let kept = Arc::clone(&held);
+    let hangs = move || {
+        let kept = Arc::clone(&kept);
+        async move {
+            let _kept = kept;
+            std::future::pending().await
+        }
+    };
+    let running = restarted(hangs, |_| ());
+    assert!(tokio::time::timeout(Duration::from_secs(1), running).await.is_err());
+    // The runtime drops the task when it runs next.
+    tokio::task::yield_now().await;
+    assert_eq!(Arc::strong_count(&held), 1);
+}
+
 #[test]
 fn contents_are_applied_once_whether_they_are_good_or_faulty() {
     let (readings, applied) = (Mutex::default(), Cell::new(0));

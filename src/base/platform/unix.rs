@@ -3,9 +3,10 @@
 use std::env;
 use std::fs::{self, DirBuilder, File, Metadata, OpenOptions};
 use std::future::pending;
-use std::io;
+use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, fchown};
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
@@ -15,6 +16,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FileType, OFlags, XattrFlags, fsetxattr, fstat, getxattr, listxattr, stat};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal as ProcessSignal, getegid, geteuid, kill_process_group};
+#[cfg(target_os = "linux")]
+use rustix::rand::{GetRandomFlags, getrandom};
 use tokio::process::{Child, Command};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::sleep;
@@ -26,6 +29,25 @@ pub fn home() -> Option<PathBuf> {
 
 /// True if it is Windows.
 pub(crate) const IS_WINDOWS: bool = false;
+
+/// Tries each of these system calls. One that a seccomp profile refuses would be a panic or an abort, at the start or when
+/// the first client comes.
+///
+/// # Errors
+/// The system refuses a call, which the error names.
+pub fn try_calls() -> io::Result<()> {
+    let refuses =
+        |call| move |error: io::Error| io::Error::new(error.kind(), format!("the system refuses {call}: {error}"));
+    // AWS-LC aborts the process if getrandom fails, except with ENOSYS: then AWS-LC reads /dev/urandom.
+    #[cfg(target_os = "linux")]
+    match getrandom(&mut [0; 1], GetRandomFlags::empty()) {
+        Err(Errno::NOSYS) => drop(File::open("/dev/urandom").map_err(refuses("getrandom(2), and /dev/urandom"))?),
+        random => drop(random.map_err(|error| refuses("getrandom(2)")(error.into()))?),
+    }
+    let (mut sender, mut receiver) = UnixStream::pair().map_err(refuses("socketpair(2)"))?;
+    sender.write_all(&[0]).map_err(refuses("sendto(2)"))?;
+    receiver.read_exact(&mut [0]).map_err(refuses("recvfrom(2)"))
+}
 
 /// Makes a file that no other user may read.
 ///
@@ -90,11 +112,12 @@ pub(crate) fn has_no_reader(output: &impl AsFd) -> bool {
     poll(&mut polled, Some(&now)).is_ok_and(|ready| ready > 0)
 }
 
-/// Returns whether an output has room for a write, or an error, now or within `timeout` (poll(2)).
+/// Returns whether an output has room for a write, or an error, now or within `timeout` (poll(2)). `true` if the system
+/// refuses to say.
 pub(crate) fn poll_writable(output: &impl AsFd, timeout: Duration) -> bool {
     let mut polled = [PollFd::new(output, PollFlags::OUT)];
     let timeout = Timespec::try_from(timeout).ok();
-    poll(&mut polled, timeout.as_ref()).is_ok_and(|ready| ready > 0)
+    poll(&mut polled, timeout.as_ref()) != Ok(0)
 }
 
 /// Makes the kernel close a connection when bytes of it stay unacknowledged for `timeout` (TCP_USER_TIMEOUT of tcp(7)).

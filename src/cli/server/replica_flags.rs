@@ -10,11 +10,14 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
+use switchboard::base::platform::{mark_vital, start_runtime};
 use switchboard::base::values::{address, timeout};
 use switchboard::kubernetes::PodSelector;
 use switchboard::operator::replicas::{ReplicaStatus, Replicas, Source, json};
 use switchboard::operator::tables::columns;
 use switchboard::operator::tables::columns::{Table, terminal_width};
+
+use tokio::runtime::Builder;
 
 use crate::cli::output::{print, to_stderr};
 
@@ -126,10 +129,9 @@ pub(crate) fn run<T, E>(work: impl Future<Output = Result<T, E>>) -> anyhow::Res
 where
     anyhow::Error: From<E>,
 {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()?;
+    let mut builder = Builder::new_multi_thread();
+    builder.worker_threads(2).on_thread_park(mark_vital);
+    let runtime = start_runtime(&mut builder, 1)?;
     let result = runtime.block_on(work);
     runtime.shutdown_background();
     Ok(result?)

@@ -211,7 +211,7 @@ impl ConfigPaths {
 
     /// Writes this text of the user's file, and removes the file of a block, with the last one also the Include.
     fn without_file(&self, file: &Path, mut config: Vec<u8>) -> anyhow::Result<Vec<PathBuf>> {
-        let (folder, lines) = (self.folder(), include(&self.pattern()?).into_bytes());
+        let folder = self.folder();
         let mut changed = Vec::new();
         let others = match fs::read_dir(&folder) {
             Ok(entries) => entries.collect::<io::Result<Vec<_>>>(),
@@ -220,9 +220,19 @@ impl ConfigPaths {
         };
         let others = others.with_context(|| format!("cannot read {}", folder.display()))?;
         if others.iter().all(|other| other.path() == file) {
-            // An Include without our comment is the user's own.
-            if let Some(start) = find(&config, &lines) {
-                config.drain(start..start + lines.len());
+            // An Include without our comment is the user's own. Another HOME at the time of `--write` has another path in it.
+            for is_default in [true, false] {
+                let Ok(pattern) = (Self {
+                    is_default,
+                    ..self.clone()
+                })
+                .pattern() else {
+                    continue;
+                };
+                let lines = include(&pattern).into_bytes();
+                if let Some(start) = find(&config, &lines) {
+                    config.drain(start..start + lines.len());
+                }
             }
         }
         replace(self.config.clone(), &config, &mut changed)?;
@@ -438,6 +448,23 @@ mod tests {
                 .collect();
             names.sort_unstable();
             names
+        }
+    }
+
+    /// ssh takes the user's file by passwd(5), so that it is the same one under any HOME.
+    #[test]
+    fn an_include_is_removed_under_another_home_than_that_of_its_write() {
+        let home = Home::with(b"Host x\n");
+        let names = ["a".to_owned()];
+        for [written, removed] in [[false, true], [true, false]] {
+            let paths = |is_default| ConfigPaths {
+                is_default,
+                ..home.paths.clone()
+            };
+            paths(written).install(&names, "Host a\n", false).unwrap();
+            assert!(String::from_utf8(home.bytes()).unwrap().contains("\nInclude "));
+            paths(removed).remove(&names).unwrap();
+            assert_eq!(home.bytes(), b"Host x\n", "{written} {removed}");
         }
     }
 

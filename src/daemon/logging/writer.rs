@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use tracing::error;
 
-use crate::daemon::vital;
+use crate::base::platform::mark_vital;
 
 /// A writer that gets one whole line at a time.
 ///
@@ -85,7 +85,7 @@ impl<W: Write> Write for BatchWriter<W> {
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        vital::mark();
+        mark_vital();
         self.write_batch();
         thread::sleep(PAUSE);
         Ok(())

@@ -1,10 +1,13 @@
 //! Parses lists and watches of the API server, regardless of their objects.
 
+use std::collections::HashSet;
+
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 
 use super::failure::{ApiError, Failure};
+use crate::base::follow::fingerprint;
 
 /// A list that is read page by page.
 #[derive(Debug)]
@@ -12,13 +15,18 @@ pub(crate) struct Listing {
     /// The number of pages that may still be read.
     pages: usize,
     token: String,
+    /// Hashes of the tokens so far.
+    seen: HashSet<u64>,
 }
 
 impl Listing {
     /// Creates a list of at most `pages` pages, with none read yet.
     pub(crate) fn new(pages: usize) -> Self {
-        let token = String::new();
-        Self { pages, token }
+        Self {
+            pages,
+            token: String::new(),
+            seen: HashSet::new(),
+        }
     }
 
     /// Returns the token of the next page (`continue`); empty for the first one.
@@ -29,7 +37,7 @@ impl Listing {
     /// Takes the next page without its objects. Returns the resource version of the list if it is the last one.
     ///
     /// # Errors
-    /// It is not a page, there are too many pages, or the last page has no resource version.
+    /// It is not a page, a token is repeated, there are too many pages, or the last page has no resource version.
     pub(crate) fn turn(&mut self, page: &[u8]) -> Result<Option<String>, ApiError> {
         let page: Page = serde_json::from_slice(page)?;
         let metadata = page.metadata.unwrap_or_default();
@@ -38,6 +46,10 @@ impl Listing {
             let version = metadata.version.filter(|version| !version.is_empty());
             let missing = || ApiError::new(Failure::Malformed, "a list without a resource version");
             return version.ok_or_else(missing).map(Some);
+        }
+        if !self.seen.insert(fingerprint(&self.token)) {
+            let repeated = "a list without an end: the API server repeats a `continue` token";
+            return Err(ApiError::new(Failure::Malformed, repeated));
         }
         self.pages = self.pages.saturating_sub(1);
         if self.pages == 0 {
@@ -161,6 +173,17 @@ mod tests {
             (b"{}", "a list without a resource version"),
         ] {
             assert_eq!(Listing::new(1).turn(body).unwrap_err().reason, reason);
+        }
+        for tokens in [&["b", "b"][..], &["a", "b", "c", "a"]] {
+            let mut listing = Listing::new(2_000);
+            let results: Vec<_> = tokens
+                .iter()
+                .map(|token| listing.turn(format!(r#"{{"metadata":{{"continue":"{token}"}}}}"#).as_bytes()))
+                .collect();
+            let (last, others) = results.split_last().unwrap();
+            assert!(others.iter().all(Result::is_ok), "{tokens:?}");
+            let reason = "a list without an end: the API server repeats a `continue` token";
+            assert_eq!(last.as_ref().unwrap_err().reason, reason, "{tokens:?}");
         }
         for broken in [
             &b"["[..],

@@ -9,6 +9,7 @@ use tracing::{error, info, warn};
 
 use crate::base::follow::{READ_TIMEOUT, ReadFailure, ReloadResult};
 use crate::daemon::threads::run_within;
+use crate::daemon::vital::keep_running;
 use crate::kubernetes::{ApiReviewer, BackgroundRuntime, WatchContext, report_cluster, watch_rbac, watch_tickets};
 use crate::policy::access::passwords::UserFault;
 use crate::policy::access::tickets::Tickets;
@@ -111,12 +112,17 @@ impl AccessSources {
 
 /// Follows the targets' lists of users for as long as the process runs.
 pub(super) fn follow_user_lists(shared: &Arc<Shared>) {
-    let (access, mut user_lists) = (Arc::clone(&shared.access), shared.allowlist.user_lists_changed());
-    tokio::spawn(async move {
-        while user_lists.changed().await.is_ok() {
+    let shared = Arc::clone(shared);
+    tokio::spawn(keep_running("the task that follows lists of users", move || {
+        let (access, mut user_lists) = (Arc::clone(&shared.access), shared.allowlist.user_lists_changed());
+        async move {
+            // First for the change that a panic may have taken.
             access.user_lists_changed();
+            while user_lists.changed().await.is_ok() {
+                access.user_lists_changed();
+            }
         }
-    });
+    }));
 }
 
 fn issuers_of(issuers: &[access::Issuer]) -> Option<Arc<oidc::Issuers>> {
@@ -152,7 +158,9 @@ where
     if !run_within(READ_TIMEOUT, move || report_first(Ok(first.reload()))) {
         report(Err(ReadFailure::NoThread));
     }
-    let following = tokio::spawn(Arc::clone(&users).follow(report));
+    let own = Arc::clone(&users);
+    let follow = move || Arc::clone(&own).follow(report.clone());
+    let following = tokio::spawn(keep_running("the task that follows the file of users", follow));
     UserFile {
         users,
         _following: AbortOnDropHandle::new(following),
@@ -166,12 +174,17 @@ fn tickets_of(options: &TicketOptions, kubeconfig: Option<PathBuf>, shared: &Arc
     let watch = watch
         .inspect_err(|error| error!(%error, "cannot follow tickets: none is accepted"))
         .ok()?;
-    let (access, mut changed) = (Arc::clone(&shared.access), tickets.changed());
-    let reporting = tokio::spawn(async move {
-        while changed.changed().await.is_ok() {
+    let (access, own) = (Arc::clone(&shared.access), Arc::clone(&tickets));
+    let reporting = tokio::spawn(keep_running("the task that follows tickets", move || {
+        let (access, mut changed) = (Arc::clone(&access), own.changed());
+        async move {
+            // First for the change that a panic may have taken.
             access.tickets_changed();
+            while changed.changed().await.is_ok() {
+                access.tickets_changed();
+            }
         }
-    });
+    }));
     Some(ClusterTickets {
         tickets,
         _watch: watch,

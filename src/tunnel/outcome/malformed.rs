@@ -23,8 +23,8 @@ pub enum Malformed {
     SeveralHosts,
     /// The Host is not `host[:port]`.
     BadHost,
-    /// The request has Transfer-Encoding or a Content-Length, over HTTP/1 other than 0, but a CONNECT has no content
-    /// (RFC 9110 section 9.3.6).
+    /// The request has Transfer-Encoding or a Content-Length, over HTTP/1 other than 0. A CONNECT has no content (RFC 9110
+    /// section 9.3.6), and the bytes after an upgrade are those of the tunnel.
     Content,
     /// The client closed its side in the middle of the head.
     Truncated,
@@ -53,7 +53,7 @@ impl Malformed {
             Self::NoHost => "the Host header is missing",
             Self::SeveralHosts => "there is more than one Host header",
             Self::BadHost => "the Host header is malformed",
-            Self::Content => "a CONNECT request must not have content",
+            Self::Content => "the request must not have content",
             Self::Truncated => "the request head is incomplete",
             Self::NoAuthority => "the :authority is missing",
             Self::Frame => "the HTTP/2 connection is malformed",

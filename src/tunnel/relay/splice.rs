@@ -4,8 +4,9 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
+use std::time::Instant;
 
 use parking_lot::Mutex;
 use rustix::io::{Errno, read, retry_on_intr};
@@ -36,8 +37,10 @@ pub(super) struct PipePool {
     in_use: Arc<Slots>,
     /// One slot for each large pipe, spare or in use.
     large: Arc<Slots>,
-    /// True if there are no pipes: the process may have none, or the kernel has refused what they need.
-    is_closed: AtomicBool,
+    created: Instant,
+    /// The milliseconds from `created` after which there are pipes: [`NEVER`] if the process may have none, or the kernel
+    /// has refused what they need.
+    opens_at: AtomicU64,
 }
 
 impl PipePool {
@@ -47,7 +50,8 @@ impl PipePool {
             spare: Mutex::default(),
             in_use: Arc::new(Slots::exactly(u32::try_from(max).unwrap_or(u32::MAX))),
             large: Arc::new(Slots::exactly(MAX_LARGE)),
-            is_closed: AtomicBool::new(max == 0),
+            created: Instant::now(),
+            opens_at: AtomicU64::new(if max == 0 { NEVER } else { 0 }),
         }
     }
 
@@ -58,7 +62,11 @@ impl PipePool {
 
     /// Returns whether a direction can get a pipe, now or when one is free.
     pub(super) fn is_open(&self) -> bool {
-        !self.is_closed.load(Ordering::Relaxed)
+        match self.opens_at.load(Ordering::Relaxed) {
+            0 => true,
+            NEVER => false,
+            at => self.millis() >= at,
+        }
     }
 
     /// Returns an empty pipe; `None` when all are in use or the system has none.
@@ -86,13 +94,25 @@ impl PipePool {
         })
     }
 
-    /// Returns whether the error means that `call` is refused to this process. If so, the pool closes.
+    fn millis(&self) -> u64 {
+        u64::try_from(self.created.elapsed().as_millis()).unwrap_or(NEVER)
+    }
+
+    /// Returns whether the error means that `call` is refused to this process. If so, the pool closes; for a time if the
+    /// kernel was short of memory, which a sandbox may say of each call, too.
     fn closes_for(&self, error: &io::Error, call: &'static str) -> bool {
         if !is_refusal(error) {
             return false;
         }
-        if !self.is_closed.swap(true, Ordering::Relaxed) {
-            warn!(%error, "the system refuses {call}(2): bulk is copied from now on, which takes more CPU time");
+        let is_shortage = Errno::from_io_error(error) == Some(Errno::NOMEM);
+        let opens_at = match is_shortage {
+            true => self.millis().saturating_add(SHORTAGE),
+            false => NEVER,
+        };
+        let was_open = self.is_open();
+        if self.opens_at.fetch_max(opens_at, Ordering::Relaxed) < opens_at && was_open {
+            let time = if is_shortage { "for a minute" } else { "from now on" };
+            warn!(%error, "the system refuses {call}(2): bulk is copied {time}, which takes more CPU time");
             self.spare.lock().clear();
         }
         true
@@ -133,8 +153,7 @@ impl Pipe<'_> {
         Ok(self.held)
     }
 
-    /// Returns whether the error of a fill means that the system refuses splice(2). No byte has moved, and no later
-    /// fill succeeds.
+    /// Returns whether the error of a fill means that the system refuses splice(2). No byte has moved.
     pub(super) fn is_refused(&self, error: &io::Error) -> bool {
         self.pool.closes_for(error, "splice")
     }
@@ -142,7 +161,7 @@ impl Pipe<'_> {
     /// Writes until the pipe is empty. `moved` is called with the length of each write.
     ///
     /// Returns the bytes that are left to be written: if splice(2) is refused, those that were in the pipe, at most
-    /// [`MAX_BYTES`]. That happens to a direction once, as no pipe is filled after it.
+    /// [`MAX_BYTES`].
     pub(super) fn poll_drain(
         &mut self,
         context: &mut Context<'_>,
@@ -233,6 +252,10 @@ fn retried(splice: impl Fn() -> rustix::io::Result<usize>) -> io::Result<usize> 
 }
 
 const FLAGS: SpliceFlags = SpliceFlags::NONBLOCK.union(SpliceFlags::MOVE);
+/// The milliseconds without pipes after the kernel was short of memory.
+const SHORTAGE: u64 = 60_000;
+/// Of `opens_at`: there are no pipes any more.
+const NEVER: u64 = u64::MAX;
 /// The size of a small pipe, in bytes.
 const SMALL: usize = 256 * 1024;
 /// Directions in bulk whose receiver is not slow give their pipe back at once, so a few serve many.
@@ -240,6 +263,8 @@ const MAX_LARGE: u32 = 32;
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
@@ -253,6 +278,20 @@ mod tests {
             drop(pipes);
             assert_eq!((pool.in_use(), pool.spare.lock().len()), (0, PIPES));
         }
+    }
+
+    #[test]
+    fn a_pool_opens_again_after_a_shortage_of_memory_and_not_after_a_refusal() {
+        let mut pool = PipePool::new(1);
+        let fails = |pool: &PipePool, error: Errno| assert!(pool.closes_for(&error.into(), "splice"));
+        fails(&pool, Errno::NOMEM);
+        assert!(!pool.is_open() && pool.take().is_none());
+        pool.created = pool.created.checked_sub(Duration::from_millis(SHORTAGE)).unwrap();
+        assert!(pool.is_open() && pool.take().is_some());
+        fails(&pool, Errno::PERM);
+        fails(&pool, Errno::NOMEM);
+        pool.created = pool.created.checked_sub(Duration::from_millis(2 * SHORTAGE)).unwrap();
+        assert!(!pool.is_open());
     }
 
     #[test]

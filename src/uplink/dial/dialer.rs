@@ -141,12 +141,17 @@ async fn first_of(addresses: &[SocketAddr], peer: &'static str) -> Result<TcpStr
 
 async fn connect_to(address: SocketAddr) -> io::Result<TcpStream> {
     let stream = TcpStream::connect(address).await?;
-    // Otherwise a keystroke waits for the acknowledgement of the previous one (tcp(7)).
-    stream.set_nodelay(true)?;
-    // After its first bytes a session without an anchor has no other timeout, as ssh's keepalives are off.
-    // Unacknowledged bytes would keep a dead connection for about 15 minutes (tcp(7), tcp_retries2).
-    Keepalive::CLIENT.turn_on(&stream)?;
-    platform::set_tcp_user_timeout(&stream, Keepalive::CLIENT.timeout())?;
+    let set = || {
+        // Otherwise a keystroke waits for the acknowledgement of the previous one (tcp(7)).
+        stream.set_nodelay(true)?;
+        // After its first bytes a session without an anchor has no other timeout, as ssh's keepalives are off.
+        // Unacknowledged bytes would keep a dead connection for about 15 minutes (tcp(7), tcp_retries2).
+        Keepalive::CLIENT.turn_on(&stream)?;
+        platform::set_tcp_user_timeout(&stream, Keepalive::CLIENT.timeout())
+    };
+    set().map_err(|error: io::Error| {
+        io::Error::new(error.kind(), format!("the system refuses setsockopt(2): {error}"))
+    })?;
     Ok(stream)
 }
 

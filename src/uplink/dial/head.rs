@@ -262,6 +262,8 @@ struct Answer {
     host_keys: Option<PublishedKeys>,
     /// Its `Sec-WebSocket-Accept` and `Sec-WebSocket-Protocol`.
     websocket: [Option<Box<str>>; 2],
+    /// True if it has `Sec-WebSocket-Extensions`.
+    is_extended: bool,
     /// The length of the text after the head, at most [`MAX_BODY`] bytes: 0 if the body is not plain text.
     text_length: usize,
     /// The bytes that were read after the head.
@@ -274,7 +276,9 @@ impl Answer {
         let [accept, subprotocol] = &self.websocket;
         match upgrade {
             Some(upgrade) => {
-                self.refusal.status == 101 && upgrade.is_accepted(accept.as_deref(), subprotocol.as_deref())
+                let is_accepted = upgrade.is_accepted(accept.as_deref(), subprotocol.as_deref());
+                // None was offered (RFC 6455 section 4.1).
+                self.refusal.status == 101 && is_accepted && !self.is_extended
             }
             None => (200..300).contains(&self.refusal.status),
         }
@@ -366,6 +370,10 @@ fn parse(buffer: &[u8]) -> Result<Option<(Answer, usize)>, ClientError> {
                     .map(|(id, list)| (id.into(), list)),
                 host_keys: text(host_key::FIELD).and_then(|keys| keys.parse().ok()),
                 websocket: ["sec-websocket-accept", "sec-websocket-protocol"].map(|name| text(name).map(Into::into)),
+                is_extended: response.headers.iter().any(|header| {
+                    header.name.eq_ignore_ascii_case("sec-websocket-extensions")
+                        && !header.value.trim_ascii().is_empty()
+                }),
                 text_length: text_length(field, response.reason.unwrap_or_default()),
                 rest: Vec::new(),
             };
@@ -396,7 +404,9 @@ fn no_answer() -> ClientError {
 
 /// Returns the error for a head over 16 KiB, or with over 128 fields.
 fn too_long() -> ClientError {
-    ClientError::WithBackoff(anyhow!("the head of the proxy's answer is too long"))
+    ClientError::WithBackoff(anyhow!(
+        "the head of the proxy's answer is longer than 16 KiB, or has more than 128 fields"
+    ))
 }
 
 /// Returns the length of a text body; 0 for HTML and for chunks, whose first line is not for a person. A body that no field
@@ -440,10 +450,36 @@ const BODY_WAIT: Duration = Duration::from_secs(1);
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::protocol::websocket::handshake;
     use proptest::prelude::*;
 
     async fn read(bytes: &[u8]) -> Result<Answer, ClientError> {
         read_answer(&mut &*bytes).await?.ok_or_else(no_answer)
+    }
+
+    /// RFC 6455 section 4.1.
+    #[tokio::test]
+    async fn a_websocket_with_an_extension_that_was_not_offered_opens_no_tunnel() {
+        let proxy = "ws://p.example.com/ssh".parse().unwrap();
+        let upgrade = Upgrade::new(&proxy).unwrap();
+        let head = upgrade.head("h:22");
+        let key = head.lines().find_map(|line| line.strip_prefix("Sec-WebSocket-Key: "));
+        let accept = handshake::accept(key.unwrap().as_bytes());
+        for (extensions, opens) in [
+            ("", true),
+            ("Sec-WebSocket-Extensions:\r\n", true),
+            ("sec-websocket-extensions: permessage-deflate\r\n", false),
+            ("Sec-WebSocket-Extensions: \r\nSec-WebSocket-Extensions: x\r\n", false),
+            ("Sec-WebSocket-Extensions: \u{e9}\r\n", false),
+        ] {
+            let answer = format!(
+                "HTTP/1.1 101 x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Accept: {accept}\r\n\
+                 Sec-WebSocket-Protocol: {}\r\n{extensions}\r\n",
+                handshake::SUBPROTOCOL
+            );
+            let answer = read(answer.as_bytes()).await.unwrap();
+            assert_eq!(answer.opens_tunnel(Some(&upgrade)), opens, "{extensions:?}");
+        }
     }
 
     #[test]

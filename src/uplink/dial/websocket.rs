@@ -57,8 +57,8 @@ impl<'a> Upgrade<'a> {
         let path = self.path;
         match status {
             101 => {
-                "the answer has not the Sec-WebSocket-Accept and the subprotocol of switchboard: another server, or a \
-                    program on the way, has answered"
+                "the answer has not the Sec-WebSocket-Accept and the subprotocol of switchboard, or an extension: another \
+                    server, or a program on the way, has answered"
                     .to_owned()
             }
             200..400 => format!("a web server has answered with a page: is {path}/ routed to switchboard?"),

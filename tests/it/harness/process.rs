@@ -159,11 +159,15 @@ pub(crate) fn with_descriptors(max: u32, command: &Command) -> Command {
     with_limit(&format!("-n {max}"), command)
 }
 
-/// A program of ours under a limit, as ulimit of bash takes it, and with the default action for SIGXFSZ.
+/// A program of ours under a limit, as ulimit of bash takes it, with the default action for SIGXFSZ, and without the descriptors
+/// that these tests have inherited.
 pub(crate) fn with_limit(limit: &str, command: &Command) -> Command {
     let mut limited = Command::new("env");
     limited.args(["--default-signal=XFSZ", "bash", "-c"]);
-    limited.arg(format!("ulimit {limit} && exec \"$0\" \"$@\""));
+    limited.arg(format!(
+        "for fd in /proc/self/fd/*; do fd=${{fd##*/}}; ((fd < 3)) || eval \"exec $fd>&-\"; done
+         ulimit {limit} && exec \"$0\" \"$@\""
+    ));
     limited.arg(command.get_program());
     let arguments: Vec<_> = command.get_args().filter_map(OsStr::to_str).collect();
     clean(limited, &arguments)

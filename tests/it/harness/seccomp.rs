@@ -12,8 +12,9 @@ use libc::SYS_epoll_pwait as EPOLL_WAIT;
 #[cfg(target_arch = "x86_64")]
 use libc::SYS_epoll_wait as EPOLL_WAIT;
 use libc::{
-    EINVAL, ENOMEM, ENOSYS, EPERM, F_SETPIPE_SZ, IPPROTO_TCP, SYS_accept4, SYS_clone3, SYS_fcntl, SYS_getrandom,
-    SYS_getsockopt, SYS_pipe2, SYS_prlimit64, SYS_recvfrom, SYS_shutdown, SYS_socketpair, SYS_splice, TCP_INFO,
+    EINVAL, ENOMEM, ENOSYS, EPERM, F_SETPIPE_SZ, IPPROTO_TCP, SYS_accept4, SYS_clone3, SYS_epoll_create1, SYS_eventfd2,
+    SYS_fcntl, SYS_getrandom, SYS_getsockopt, SYS_pipe2, SYS_prlimit64, SYS_recvfrom, SYS_setsockopt, SYS_shutdown,
+    SYS_socketpair, SYS_splice, TCP_INFO,
 };
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
@@ -32,7 +33,10 @@ pub(crate) enum Call {
     TcpInfo,
     Prlimit64,
     Shutdown,
+    EpollCreate,
     EpollWait,
+    Eventfd,
+    Setsockopt,
     Recvfrom,
     Getrandom,
     Socketpair,
@@ -56,7 +60,8 @@ pub(crate) fn spawn_refusing(call: Call, error: i32, mut command: Command) -> io
     // posix_spawn(3) takes a descriptor of 256 and more for a bad one where prlimit64(2) is refused, and this process may have
     // that many. A command with a user, the same as ever, is started by fork(2).
     // fork(2) of std needs calls in this process that posix_spawn(3) does not.
-    if call == Call::Prlimit64 {
+    // It also starts a process where clone3(2) is refused.
+    if matches!(call, Call::Prlimit64 | Call::Clone3) {
         command.uid(rustix::process::geteuid().as_raw());
     }
     let start = move || {
@@ -87,7 +92,10 @@ fn filter(call: Call, error: i32) -> BpfProgram {
         Call::Accept4 => (SYS_accept4, Vec::new()),
         Call::Prlimit64 => (SYS_prlimit64, Vec::new()),
         Call::Shutdown => (SYS_shutdown, Vec::new()),
+        Call::EpollCreate => (SYS_epoll_create1, Vec::new()),
         Call::EpollWait => (EPOLL_WAIT, Vec::new()),
+        Call::Eventfd => (SYS_eventfd2, Vec::new()),
+        Call::Setsockopt => (SYS_setsockopt, Vec::new()),
         Call::Recvfrom => (SYS_recvfrom, Vec::new()),
         Call::Getrandom => (SYS_getrandom, Vec::new()),
         Call::Socketpair => (SYS_socketpair, Vec::new()),

@@ -14,7 +14,7 @@ use tracing::{error, info, warn};
 use super::endpoint::Endpoint;
 use super::key_set::{KeySet, MAX_BYTES};
 use crate::base::file;
-use crate::base::follow::{ReadPool, fingerprint};
+use crate::base::follow::{ReadPool, fingerprint, restarted};
 use crate::policy::access::queue::{QueueLimits, ReviewQueue};
 use crate::policy::access::reviewer::{NoAnswer, ReviewError, busy};
 
@@ -117,7 +117,12 @@ impl Keys {
             wanted: Notify::new(),
         });
         let runtime = Handle::try_current().ok();
-        let following = runtime.map(|runtime| runtime.spawn(Arc::clone(&refresher).follow()));
+        let own = Arc::clone(&refresher);
+        let follow = restarted(
+            move || Arc::clone(&own).follow(),
+            |error| error!("the task that reads an issuer's keys has failed and is started again: {error}"),
+        );
+        let following = runtime.map(|runtime| runtime.spawn(follow));
         Self {
             refresher,
             queue: ReviewQueue::new(MAX_WAITING),
