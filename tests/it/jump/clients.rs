@@ -31,7 +31,10 @@ impl Copy {
             content,
         };
         let key = copy.user.path("own").display().to_string();
-        for (method, secret, expected) in [("password", "correct".to_owned(), "password"), ("key", key, "public_key")] {
+        for (method, secret, expected) in [
+            ("password", "correct".to_owned(), "password"),
+            ("key", key, "public_key"),
+        ] {
             let commands = make(&copy, &Proof { method, secret });
             copy.check(commands, expected);
         }
@@ -79,7 +82,9 @@ impl Copy {
         };
         let trusted = |file: &str| {
             let mut keygen = quiet(program("ssh-keygen", "openssh-client"));
-            let printed = self.jump_host.run(keygen.args(["-l", "-f"]).arg(self.jump_host.path(file)));
+            let printed = self
+                .jump_host
+                .run(keygen.args(["-l", "-f"]).arg(self.jump_host.path(file)));
             format!("SSHManualHostKeys={}\n", printed.stdout.split(' ').nth(1).unwrap())
         };
         let port = self.jump_host.server.public().port();
@@ -90,7 +95,10 @@ impl Copy {
         ) + &trusted("host_key.pub")
             + &key(&self.jump_host.path("client_key"));
         let (door, box_) = match proof.method {
-            "password" => (door, box_ + &format!("ProxyUsername=alice\nProxyPassword={}\n", proof.secret)),
+            "password" => (
+                door,
+                box_ + &format!("ProxyUsername=alice\nProxyPassword={}\n", proof.secret),
+            ),
             _ => (door + &key(Path::new(&proof.secret)), box_),
         };
         fs::write(sessions.join("door"), "Protocol=ssh\n".to_owned() + &door).unwrap();
@@ -99,7 +107,10 @@ impl Copy {
         plink.env("HOME", &home).args(["-batch", "-load", "box", "echo in"]);
         let mut pscp = quiet(program("pscp", "putty-tools"));
         let there = format!("box:{}", self.jump_host.path("there").display());
-        pscp.env("HOME", &home).args(["-batch", "-q"]).arg(self.jump_host.path("here")).arg(there);
+        pscp.env("HOME", &home)
+            .args(["-batch", "-q"])
+            .arg(self.jump_host.path("here"))
+            .arg(there);
         vec![plink, pscp]
     }
 }
@@ -127,4 +138,24 @@ fn putty() {
     Copy::by(Copy::putty);
 }
 
-tests_in!(slow: paramiko, asyncssh, libssh, ssh2_of_node, putty);
+/// Neither client asks for it before 64 GiB.
+fn the_proxy_exchanges_keys_after_a_gibibyte_each_way() {
+    let jump_host = JumpHost::open();
+    let config = jump_host.path("ssh_config").display().to_string();
+    let ssh = format!(
+        "ssh -F {config} -o 'ProxyCommand=ssh -v -c aes256-gcm@openssh.com -F {config} -W %h:%p jump' devbox.team-a"
+    );
+    for line in [
+        format!("{ssh} 'head -c 1200000000 /dev/zero' | wc -c"),
+        format!("head -c 1200000000 /dev/zero | {ssh} wc -c"),
+    ] {
+        let mut command = quiet("sh");
+        command.args(["-c", &line]);
+        let finished = run(&mut command, &[], jump_host.directory.path(), 5 * DEADLINE);
+        assert_eq!(finished.stdout, "1200000000\n", "{finished}");
+        let exchanges = finished.stderr.matches("SSH2_MSG_KEXINIT received").count();
+        assert_eq!(exchanges, 2, "{finished}");
+    }
+}
+
+tests_in!(slow: the_proxy_exchanges_keys_after_a_gibibyte_each_way, paramiko, asyncssh, libssh, ssh2_of_node, putty);
