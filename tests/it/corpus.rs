@@ -13,6 +13,9 @@ mod config;
 mod head;
 #[path = "../fuzz/properties/identification.rs"]
 mod identification;
+#[cfg(feature = "jump")]
+#[path = "../fuzz/properties/jump_host.rs"]
+mod jump_host;
 #[path = "../fuzz/properties/key_set.rs"]
 mod key_set;
 #[path = "../fuzz/properties/naive.rs"]
@@ -100,4 +103,10 @@ fn frames_of_anchors() {
 #[test]
 fn websockets() {
     replay("websocket", websocket::check);
+}
+
+#[cfg(feature = "jump")]
+#[test]
+fn clients_of_a_jump_host() {
+    replay("jump_host", jump_host::check);
 }

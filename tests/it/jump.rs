@@ -1,6 +1,7 @@
 //! The jump host: logins by `ssh -J` to a real sshd, its refusals, its credentials, and clients that mean harm.
 
-mod hostile;
+mod clients;
+pub(crate) mod hostile;
 mod keys;
 
 use std::fs;
@@ -38,7 +39,7 @@ struct JumpHost {
 }
 
 /// A key of that type for a jump host, and its `.pub`.
-fn door_key(kind: &str, directory: &Path) -> PathBuf {
+pub(crate) fn door_key(kind: &str, directory: &Path) -> PathBuf {
     let key = directory.join("door_key");
     let mut keygen = quiet(program("ssh-keygen", "openssh-client"));
     keygen.args(["-q", "-t", kind, "-N", "", "-f"]).arg(&key);
@@ -384,6 +385,7 @@ fn a_user_who_is_removed_loses_the_tunnel_and_learns_why() {
     said.read_line(&mut line).unwrap();
     assert_eq!(line, "in\n");
     fs::write(&users, LINE.replace("alice", "bob")).unwrap();
+    jump_host.server.process.signal(Signal::HUP);
     assert_eq!(session.wait(DEADLINE).code(), Some(255));
     let mut why = String::new();
     session.child().stderr.take().unwrap().read_to_string(&mut why).unwrap();

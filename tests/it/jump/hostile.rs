@@ -24,7 +24,7 @@ use crate::harness::{DEADLINE, eventually};
 use crate::identities::LINE;
 
 /// A client that trusts every server.
-pub(super) struct Anybody;
+pub(crate) struct Anybody;
 
 impl client::Handler for Anybody {
     type Error = Error;
@@ -34,7 +34,7 @@ impl client::Handler for Anybody {
     }
 }
 
-pub(super) async fn connect(address: SocketAddr) -> Handle<Anybody> {
+pub(crate) async fn connect(address: SocketAddr) -> Handle<Anybody> {
     let config = Arc::new(Config::default());
     client::connect(config, address, Anybody).await.unwrap()
 }
@@ -203,6 +203,66 @@ fn a_packet_is_refused_by_its_length() {
     client.send([&b"SSH-2.0-x\r\n"[..], &36_000_u32.to_be_bytes(), &[0; 64]].concat());
     // Without waiting for the rest of it: the deadline is an hour away.
     client.try_rest().ok();
+}
+
+/// Clients that speak last wait for the identification of the server.
+#[test]
+fn a_port_for_ssh_only_waits_for_no_identification_without_an_end() {
+    let jump_host = JumpHost::with("ssh: only", "timeouts: {request_header: 1s}\n");
+    Peer::connect(jump_host.server.public()).read_past("SSH-2.0-switchboard\r\n");
+    for bytes in [&b"hello\r\n"[..], &[b'x'; 1024], &[0; 1024]] {
+        let mut client = Peer::connect(jump_host.server.public());
+        while client.try_send(bytes).is_ok() {}
+    }
+    eventually("all have ended", || {
+        (connections(&jump_host.server) == 0.0).then_some(())
+    });
+}
+
+/// A packet before the encryption begins (RFC 4253 section 6).
+fn packet(payload: &[u8]) -> Vec<u8> {
+    let padding = 16 - (payload.len() + 5) % 8;
+    let length = u32::try_from(payload.len() + 1 + padding).unwrap();
+    let padding_length = u8::try_from(padding).unwrap();
+    [&length.to_be_bytes()[..], &[padding_length], payload, &vec![0; padding]].concat()
+}
+
+/// The key exchange of a client that offers these methods, with a message in it that does not belong there.
+fn exchange_with_a_message_inside(methods: &str) -> Vec<u8> {
+    let (cipher, mac) = ("aes128-gcm@openssh.com", "hmac-sha2-256-etm@openssh.com");
+    let mut start = [&[20][..], &[7; 16]].concat();
+    for list in [methods, "ssh-ed25519", cipher, cipher, mac, mac, "none", "none", "", ""] {
+        start.extend(u32::try_from(list.len()).unwrap().to_be_bytes());
+        start.extend(list.bytes());
+    }
+    start.extend([0; 5]);
+    let ignored = packet(&[&[2][..], &[0; 4]].concat());
+    let share = packet(&[&[30, 0, 0, 0, 32][..], &[9; 32]].concat());
+    [&b"SSH-2.0-x\r\n"[..], &packet(&start), &ignored, &share].concat()
+}
+
+/// So Terrapin shifts the sequence numbers of a connection (CVE-2023-48795).
+#[test]
+fn a_message_inside_a_strict_key_exchange_ends_the_connection() {
+    let jump_host = JumpHost::open();
+    for (methods, is_answered) in [
+        ("curve25519-sha256", true),
+        ("curve25519-sha256,kex-strict-c-v00@openssh.com", false),
+    ] {
+        let mut client = Peer::connect(jump_host.server.public());
+        client.send(exchange_with_a_message_inside(methods));
+        client.finish();
+        client.expect("SSH-2.0-switchboard\r\n");
+        let mut said = Vec::new();
+        while let Ok(more) = client.try_read_once()
+            && !more.is_empty()
+        {
+            said.extend(more);
+        }
+        let second = &said[4 + super::length(&said)..];
+        // SSH_MSG_KEX_ECDH_REPLY
+        assert_eq!(second.get(5) == Some(&31), is_answered, "{methods}: {second:?}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -8,18 +8,18 @@ use russh::keys::{HashAlg, PrivateKeyWithHashAlg, load_secret_key};
 use super::*;
 
 /// A folder with the keys of a user, and the file of users.
-struct User {
+pub(super) struct User {
     folder: TempDir,
 }
 
 impl User {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self {
             folder: TempDir::new().unwrap(),
         }
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(super) fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
@@ -34,7 +34,7 @@ impl User {
     }
 
     /// Makes a key of the usual type.
-    fn key(&self, name: &str) -> String {
+    pub(super) fn key(&self, name: &str) -> String {
         self.make(name, &["-t", "ed25519"])
     }
 
@@ -43,7 +43,7 @@ impl User {
     }
 
     /// Starts a jump host for this file.
-    fn start(&self, text: &str) -> JumpHost {
+    pub(super) fn start(&self, text: &str) -> JumpHost {
         self.write(text);
         JumpHost::for_users(&self.path("users"))
     }

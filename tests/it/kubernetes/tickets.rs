@@ -17,14 +17,24 @@ use super::lab::{self, API, Lab, PROXY};
 use super::objects::{annotated, role, role_binding, service, slice, with};
 use super::proxy::{PATIENCE, PORT, Proxy, Refused, Tunnel, eventually, settings};
 use super::stage::Stage;
+#[cfg(feature = "jump")]
+use crate::jump::{door_key, hostile::connect};
 
 /// A proxy with tickets beside tokens, the targets `devbox` and `other` of `team-a`, and the user `alice` of both.
 async fn stage(lab: Lab, prepare: impl FnOnce(&Api)) -> Stage {
+    stage_with(lab, &[], prepare).await
+}
+
+/// The same with other settings at these places.
+async fn stage_with(lab: Lab, changes: &[(&str, Value)], prepare: impl FnOnce(&Api)) -> Stage {
     let access = json!({
         "mode": "enforce", "cleartext": "allow", "kubernetes": {"enabled": true},
         "tickets": {"enabled": true, "secret": "switchboard/switchboard-tickets"},
     });
-    let settings = with(settings(&[]), "/access", access);
+    let mut settings = with(settings(&[]), "/access", access);
+    for (place, value) in changes {
+        settings = with(settings, place, value.clone());
+    }
     let stage = Stage::over(lab, settings, async |api| {
         for (name, pod) in [("devbox", "10.9.1.1"), ("other", "10.9.1.2")] {
             api.put(slice("team-a", name, &[pod]));
@@ -133,6 +143,43 @@ async fn refused(proxy: &Proxy, ticket: &str, phrase: &str) {
 }
 
 const UNKNOWN: &str = "the ticket is not known, or was revoked";
+
+/// The user name of an SSH connection is that of the ticket's user, or empty.
+#[cfg(feature = "jump")]
+#[test]
+fn a_ticket_is_the_password_of_its_own_user_at_a_jump_host() {
+    lab::run(async |lab| {
+        let key = door_key("ed25519", lab.directory());
+        let listen = json!([{"address": format!("{PROXY}:{PORT}"), "ssh": "jump", "host_keys": [key]}]);
+        let stage = stage_with(lab, &[("/listen", listen)], |_| {}).await;
+        let (ticket, said) = made(&stage, "alice", &[]).await;
+        drop(logged_in(&stage.proxy, &ticket).await);
+        let door = SocketAddr::new(PROXY, PORT);
+        let unknown = "0".repeat(26);
+        let mut tunnels = Vec::new();
+        for (user, ticket, expected) in [
+            ("alice", &ticket, true),
+            ("alice%devbox", &ticket, true),
+            ("", &ticket, true),
+            ("bob", &ticket, false),
+            ("Alice", &ticket, false),
+            ("alice", &unknown, false),
+        ] {
+            let mut client = connect(door).await;
+            let answer = client.authenticate_password(user, ticket).await.unwrap();
+            assert_eq!(answer.success(), expected, "{user}");
+            let tunnel = client
+                .channel_open_direct_tcpip("devbox.team-a", 22, "10.0.0.1", 1)
+                .await;
+            assert_eq!(tunnel.is_ok(), expected, "{user}");
+            tunnels.extend(tunnel);
+        }
+        take_back(&stage, &said);
+        for mut tunnel in tunnels {
+            while tunnel.wait().await.is_some() {}
+        }
+    });
+}
 
 #[test]
 fn a_ticket_opens_what_its_user_may_and_its_tunnels_end_when_it_is_taken_back() {

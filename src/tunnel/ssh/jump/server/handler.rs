@@ -99,7 +99,11 @@ impl JumpHandler {
             .log_in(user, is_short.then(|| Proof::Password(password.into())))
             .await;
         if auth != Auth::Accept {
-            sleep_until(until).await;
+            tokio::select! {
+                () = sleep_until(until) => {}
+                // The connection was evicted: its socket is in this task.
+                () = self.events.closed() => {}
+            }
         }
         auth
     }
@@ -445,3 +449,24 @@ const RESOURCE_SHORTAGE: u32 = 4;
 const JUMP_HOST: &str = "this is a jump host, and runs nothing: ssh -J HOST NAME\r\n";
 const SMALL_PACKETS: &str = "the channel's window and packets are too small: 256 bytes at least";
 const ONE_AT_A_TIME: &str = "this connection carries a tunnel already: open another one (ControlMaster no)";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_wrong_password_waits_no_longer_than_its_connection_lives() {
+        let started = Instant::now();
+        let (events, mut connection) = mpsc::channel(EVENTS);
+        let mut handler = JumpHandler::new(LoginRule::Password, events, Arc::default());
+        let rejected = handler.rejected();
+        let (answered, ()) = tokio::join!(handler.auth_password("alice", "wrong"), async {
+            connection.recv().await.unwrap();
+        });
+        assert_eq!(answered.unwrap(), rejected);
+        assert_eq!(started.elapsed(), REJECTION);
+        drop(connection);
+        handler.auth_password("alice", "wrong").await.unwrap();
+        assert_eq!(started.elapsed(), REJECTION);
+    }
+}
