@@ -32,7 +32,7 @@ async fn a_task_that_panics_is_started_again_until_it_returns_and_ends_with_its_
         }
     };
     let running = restarted(hangs, |_| ());
-    assert!(tokio::time::timeout(Duration::from_secs(1), running).await.is_err());
+    assert!(timeout(Duration::from_secs(1), running).await.is_err());
     // The runtime drops the task when it runs next.
     tokio::task::yield_now().await;
     assert_eq!(Arc::strong_count(&held), 1);
