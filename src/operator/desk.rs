@@ -27,6 +27,7 @@ use tokio_util::task::AbortOnDropHandle;
 use self::guard::DeskSecret;
 use self::hub::Hub;
 use crate::daemon::connections;
+use crate::daemon::vital::keep_running;
 use crate::net::listener;
 use crate::operator::replicas::Replicas;
 
@@ -72,7 +73,9 @@ impl Desk {
         let (bound, listener) = listener.map_err(|error| DeskError::Listen(address, error))?;
         let url = format!("http://{bound}/#{}", secret.expose());
         let hub = Arc::new(Hub::new(replicas));
-        let asking = tokio::spawn(hub::run(Arc::clone(&hub)));
+        let own = Arc::clone(&hub);
+        let asks = keep_running("the task that asks the replicas", move || hub::run(Arc::clone(&own)));
+        let asking = tokio::spawn(asks);
         let serving = tokio::spawn(run(listener, routes::router(hub, secret, bound)));
         Ok(Self {
             url,

@@ -81,7 +81,9 @@ pub(super) async fn run(hub: Arc<Hub>) {
             Ok(found) => {
                 let names: Vec<_> = found.iter().map(|replica| Arc::clone(replica.name())).collect();
                 hub.state.send_modify(|state| state.keep(found));
-                running.retain(|name, _| names.contains(name));
+                // A task that has ended has panicked, or its replica was gone.
+                let is_alive = |tasks: &[AbortOnDropHandle<()>; 2]| !tasks.iter().any(AbortOnDropHandle::is_finished);
+                running.retain(|name, tasks| names.contains(name) && is_alive(tasks));
                 for name in names {
                     let begin = || {
                         let asking = tokio::spawn(poll_replica(Arc::clone(&hub), Arc::clone(&name)));
