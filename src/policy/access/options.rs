@@ -32,6 +32,8 @@ pub struct Options {
     pub oidc: Vec<Issuer>,
     /// The file of users.
     pub users: Option<UserFileOptions>,
+    /// The file of authorities whose SSH certificates prove users.
+    pub ssh_authorities: Option<UserFileOptions>,
     /// Short tickets instead of tokens.
     pub tickets: Option<TicketOptions>,
 }
@@ -149,7 +151,7 @@ pub struct Issuer {
     pub no_env_proxy: bool,
 }
 
-/// A file of users, with password hashes and public keys.
+/// A file of users, with password hashes and public keys, or one of authorities for SSH certificates.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename = "file", deny_unknown_fields)]
 pub struct UserFileOptions {

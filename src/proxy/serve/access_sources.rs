@@ -10,9 +10,10 @@ use tracing::{error, info, warn};
 use crate::base::follow::{READ_TIMEOUT, ReadFailure, ReloadResult};
 use crate::daemon::threads::run_within;
 use crate::kubernetes::{ApiReviewer, BackgroundRuntime, WatchContext, report_cluster, watch_rbac, watch_tickets};
-use crate::policy::access::passwords::UserFault;
+use crate::policy::access::passwords::{UserFault, Users};
+use crate::policy::access::ssh_authorities::AuthorityKeys;
 use crate::policy::access::tickets::Tickets;
-use crate::policy::access::{self, Reviewer, Sources, TicketOptions, oidc, passwords};
+use crate::policy::access::{self, Contents, FollowedFile, Reviewer, Sources, TicketOptions, oidc};
 use crate::proxy::config::Config;
 use crate::proxy::connection::Shared;
 
@@ -22,7 +23,8 @@ pub(super) struct AccessSources {
     /// The options, their kubeconfig, and whether users are authenticated.
     applied: Option<(access::Options, Option<PathBuf>, bool)>,
     issuers: SourceSlot<Vec<access::Issuer>, Arc<oidc::Issuers>>,
-    users: SourceSlot<access::UserFileOptions, UserFile>,
+    users: SourceSlot<access::UserFileOptions, UserFile<Users>>,
+    ssh_authorities: SourceSlot<access::UserFileOptions, UserFile<AuthorityKeys>>,
     /// The tickets, with their options and the kubeconfig.
     tickets: SourceSlot<(TicketOptions, Option<PathBuf>), ClusterTickets>,
     /// The watch of roles and bindings, replaced when the settings change.
@@ -46,10 +48,10 @@ fn keep_or<'a, O: Clone + PartialEq, T>(
     slot.as_ref().map(|(_, source)| source)
 }
 
-/// The file of users, followed until this is dropped.
+/// A file about users, followed until this is dropped.
 #[derive(Debug)]
-struct UserFile {
-    users: Arc<passwords::PasswordFile>,
+struct UserFile<T> {
+    file: Arc<FollowedFile<T>>,
     _following: AbortOnDropHandle<()>,
 }
 
@@ -62,10 +64,13 @@ struct ClusterTickets {
 }
 
 impl AccessSources {
-    /// Applies the settings, if they have changed, also to open tunnels. The file of users is read again in any case.
+    /// Applies the settings, if they have changed, also to open tunnels. The files about users are read again in any case.
     pub(super) fn apply(&mut self, config: &Config, shared: &Arc<Shared>) {
-        if let Some((_, file)) = &self.users {
-            file.users.read_again();
+        if let Some((_, users)) = &self.users {
+            users.file.read_again();
+        }
+        if let Some((_, authorities)) = &self.ssh_authorities {
+            authorities.file.read_again();
         }
         let kubeconfig = &config.access_kubeconfig;
         let applied = (config.access.clone(), kubeconfig.clone(), config.proves_users());
@@ -96,13 +101,18 @@ impl AccessSources {
         let users = options.and_then(|options| options.users.as_ref());
         let tickets = options.and_then(|options| options.tickets.clone());
         let tickets = tickets.map(|options| (options, kubeconfig.clone()));
-        let users = keep_or(&mut self.users, users, |own| Some(users_of(own, shared)));
+        let users = keep_or(&mut self.users, users, |own| Some(file_of(own, "users", shared)));
+        let authorities = options.and_then(|options| options.ssh_authorities.as_ref());
+        let authorities = keep_or(&mut self.ssh_authorities, authorities, |own| {
+            Some(file_of(own, "ssh_authorities", shared))
+        });
         let tickets = keep_or(&mut self.tickets, tickets.as_ref(), |(options, kubeconfig)| {
             tickets_of(options, kubeconfig.clone(), shared)
         });
         Sources {
             issuers: keep_or(&mut self.issuers, issuers, |own| issuers_of(own)).cloned(),
-            users: users.map(|file| Arc::clone(&file.users)),
+            users: users.map(|own| Arc::clone(&own.file)),
+            ssh_authorities: authorities.map(|own| Arc::clone(&own.file)),
             tickets: tickets.map(|own| Arc::clone(&own.tickets)),
             reviewer: options.and_then(|options| options.kubernetes.as_ref()).map(reviewer),
         }
@@ -123,16 +133,17 @@ fn issuers_of(issuers: &[access::Issuer]) -> Option<Arc<oidc::Issuers>> {
     (!issuers.is_empty()).then(|| Arc::new(oidc::Issuers::new(issuers)))
 }
 
-fn users_of(options: &access::UserFileOptions, shared: &Arc<Shared>) -> UserFile {
+/// Follows the file of a setting of `access`.
+fn file_of<T: Contents>(options: &access::UserFileOptions, key: &'static str, shared: &Arc<Shared>) -> UserFile<T> {
     let access = Arc::clone(&shared.access);
-    let what = format!("the users of {}", options.file.display());
-    follow_users(options, move |users, found| {
+    let what = format!("the {key} of {}", options.file.display());
+    follow_file(options, move |file, found| {
         match &found {
             Ok(found) => log_unread(found, &what),
-            Err(error) => warn!("the file of users was {error}: the users stay as they were"),
+            Err(error) => warn!("{what} were {error}: they stay as they were"),
         }
         if found == Ok(ReloadResult::Loaded) {
-            info!(users = users.len(), "users loaded");
+            info!(entries = file.len(), "{key} loaded");
             access.users_changed();
         }
     })
@@ -140,21 +151,21 @@ fn users_of(options: &access::UserFileOptions, shared: &Arc<Shared>) -> UserFile
 
 /// Reads the file, waiting at most [`READ_TIMEOUT`], and follows it. Every reading is reported, even the first and late
 /// ones.
-fn follow_users<R>(options: &access::UserFileOptions, report: R) -> UserFile
+fn follow_file<T: Contents, R>(options: &access::UserFileOptions, report: R) -> UserFile<T>
 where
-    R: Fn(&passwords::PasswordFile, Result<ReloadResult<UserFault>, ReadFailure>) + Clone + Send + Sync + 'static,
+    R: Fn(&FollowedFile<T>, Result<ReloadResult<UserFault>, ReadFailure>) + Clone + Send + Sync + 'static,
 {
-    let users = passwords::PasswordFile::empty(&options.file).with_prefix(options.username_prefix.clone());
-    let users = Arc::new(users);
-    let (first, own) = (Arc::clone(&users), Arc::clone(&users));
+    let file = FollowedFile::empty(&options.file).with_prefix(options.username_prefix.clone());
+    let file = Arc::new(file);
+    let (first, own) = (Arc::clone(&file), Arc::clone(&file));
     let report = move |found| report(&own, found);
     let report_first = report.clone();
     if !run_within(READ_TIMEOUT, move || report_first(Ok(first.reload()))) {
         report(Err(ReadFailure::NoThread));
     }
-    let following = tokio::spawn(Arc::clone(&users).follow(report));
+    let following = tokio::spawn(Arc::clone(&file).follow(report));
     UserFile {
-        users,
+        file,
         _following: AbortOnDropHandle::new(following),
     }
 }
@@ -229,9 +240,10 @@ mod tests {
             file,
             username_prefix: None,
         };
-        let file = follow_users(&options, move |users, found| sender.send((users.len(), found)).unwrap());
+        let own: UserFile<Users> =
+            follow_file(&options, move |users, found| sender.send((users.len(), found)).unwrap());
         // Read before the function returns, so that nothing is waited for.
         assert_eq!(reported.try_recv(), Ok((0, Ok(ReloadResult::Loaded))));
-        assert!(file.users.is_empty());
+        assert!(own.file.is_empty());
     }
 }

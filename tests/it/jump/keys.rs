@@ -1,5 +1,6 @@
 //! Public keys at the jump host, by the clients that users have.
 
+use std::process::{ChildStdin, ChildStdout};
 use std::sync::Arc;
 
 use russh::client::AuthResult;
@@ -8,23 +9,23 @@ use russh::keys::{HashAlg, PrivateKeyWithHashAlg, load_secret_key};
 use super::*;
 
 /// A folder with the keys of a user, and the file of users.
-struct User {
-    folder: TempDir,
+pub(super) struct User {
+    pub(super) folder: TempDir,
 }
 
 impl User {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self {
             folder: TempDir::new().unwrap(),
         }
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(super) fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
     /// Makes a key by these arguments of ssh-keygen, and returns the line of its `.pub`.
-    fn make(&self, name: &str, arguments: &[&str]) -> String {
+    pub(super) fn make(&self, name: &str, arguments: &[&str]) -> String {
         let mut keygen = quiet(program("ssh-keygen", "openssh-client"));
         keygen.args(["-q", "-N", "", "-C", name]).args(arguments);
         let path = self.path(name);
@@ -34,22 +35,22 @@ impl User {
     }
 
     /// Makes a key of the usual type.
-    fn key(&self, name: &str) -> String {
+    pub(super) fn key(&self, name: &str) -> String {
         self.make(name, &["-t", "ed25519"])
     }
 
-    fn write(&self, text: &str) {
+    pub(super) fn write(&self, text: &str) {
         fs::write(self.path("users"), text).unwrap();
     }
 
     /// Starts a jump host for this file.
-    fn start(&self, text: &str) -> JumpHost {
+    pub(super) fn start(&self, text: &str) -> JumpHost {
         self.write(text);
         JumpHost::for_users(&self.path("users"))
     }
 
     /// Lets ssh log in to the jump host as `user`, by these keys in turn and nothing else.
-    fn log_in_with(&self, jump_host: &JumpHost, user: &str, keys: &[&str]) {
+    pub(super) fn log_in_with(&self, jump_host: &JumpHost, user: &str, keys: &[&str]) {
         jump_host.configure(user);
         let lines = keys
             .iter()
@@ -58,16 +59,35 @@ impl User {
         let text = fs::read_to_string(jump_host.path("ssh_config")).unwrap();
         fs::write(jump_host.path("ssh_config"), text.replace("Host jump\n", &lines)).unwrap();
     }
+
+    /// Lets alice log in by this key, and returns her session and both ends of a cat there.
+    pub(super) fn session(
+        &self,
+        jump_host: &JumpHost,
+        key: &str,
+    ) -> (Process, Option<ChildStdin>, BufReader<ChildStdout>) {
+        self.log_in_with(jump_host, "alice", &[key]);
+        let mut ssh = jump_host.command("ssh");
+        ssh.args(["devbox.team-a", "echo in; cat"]);
+        ssh.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut session = Process::start(&mut ssh);
+        let stdin = session.child().stdin.take();
+        let mut stdout = BufReader::new(session.child().stdout.take().unwrap());
+        let mut line = String::new();
+        stdout.read_line(&mut line).unwrap();
+        assert_eq!(line, "in\n");
+        (session, stdin, stdout)
+    }
 }
 
 #[track_caller]
-fn echoes(jump_host: &JumpHost, command: &mut Command) {
+pub(super) fn echoes(jump_host: &JumpHost, command: &mut Command) {
     let finished = jump_host.run(command.args(["devbox.team-a", "echo in"])).succeeded();
     assert_eq!(finished.stdout, "in\n");
 }
 
 #[track_caller]
-fn is_refused(jump_host: &JumpHost) {
+pub(super) fn is_refused(jump_host: &JumpHost) {
     let refused = jump_host.run(jump_host.command("ssh").args(["devbox.team-a", "true"]));
     assert_eq!(refused.status.code(), Some(255), "{refused}");
     let said = "Permission denied (publickey,password,keyboard-interactive)";
@@ -159,7 +179,7 @@ fn a_key_opens_nothing_for_another_user_from_elsewhere_or_too_late() {
             &"credentials_refused".into(),
             &"".into(),
             &"bob".into(),
-            &"the key has expired".into()
+            &"the key or its certificate has expired".into()
         ),
         "{line}"
     );
@@ -178,21 +198,8 @@ fn a_key_that_is_removed_ends_its_session_and_no_other() {
     let user = User::new();
     let [one, other] = ["one", "other"].map(|name| user.key(name));
     let jump_host = user.start(&format!("alice::ops\nalice:{one}\nalice:{other}\n"));
-    let start = |key: &str| {
-        user.log_in_with(&jump_host, "alice", &[key]);
-        let mut ssh = jump_host.command("ssh");
-        ssh.args(["devbox.team-a", "echo in; cat"]);
-        ssh.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut session = Process::start(&mut ssh);
-        let stdin = session.child().stdin.take();
-        let mut stdout = BufReader::new(session.child().stdout.take().unwrap());
-        let mut line = String::new();
-        stdout.read_line(&mut line).unwrap();
-        assert_eq!(line, "in\n");
-        (session, stdin, stdout)
-    };
-    let (mut removed, _stdin, _stdout) = start("one");
-    let (mut kept, stdin, mut stdout) = start("other");
+    let (mut removed, _stdin, _stdout) = user.session(&jump_host, "one");
+    let (mut kept, stdin, mut stdout) = user.session(&jump_host, "other");
     user.write(&format!("alice::ops\nalice:{other}\n"));
     jump_host.server.process.signal(Signal::HUP);
     assert_eq!(removed.wait(DEADLINE).code(), Some(255));

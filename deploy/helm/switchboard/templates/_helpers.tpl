@@ -344,7 +344,7 @@ ClusterRole could really do what it says. */ -}}
 {{- define "switchboard.accessSecrets" -}}
 {{- $secrets := .Values.access.secrets -}}
 {{- $access := include "switchboard.access" . | fromYaml -}}
-{{- $paths := list (default "" (default dict $access.users).file) -}}
+{{- $paths := list (default "" (default dict $access.users).file) (default "" (default dict $access.ssh_authorities).file) -}}
 {{- range default list $access.oidc -}}
 {{- $paths = concat $paths (list .jwks (default "" .ca)) -}}
 {{- end -}}

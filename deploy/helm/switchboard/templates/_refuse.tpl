@@ -294,12 +294,13 @@ together. deploy/checks/matrix.py compares the sentences with those of the progr
 {{- $kubernetes := default dict $access.kubernetes -}}
 {{- $tickets := default dict $access.tickets -}}
 {{- $proves := or $kubernetes.enabled $access.oidc $access.users $tickets.enabled -}}
+{{- $provesAny := or $proves $access.ssh_authorities -}}
 {{- $takes := hasKey $config "anchors" -}}
 {{- range dig "allowlist" "static" list $config -}}
 {{- if .dials_in -}}{{- $takes = true -}}{{- end -}}
 {{- end -}}
-{{- if and (ne (default "open" $access.mode) "open") (not $proves) -}}
-{{- include "switchboard.fault" (dict "to" $to "at" "access.mode" "is" "no user can be proved: it needs `kubernetes`, `oidc`, `users` or `tickets`") -}}
+{{- if and (ne (default "open" $access.mode) "open") (not $provesAny) -}}
+{{- include "switchboard.fault" (dict "to" $to "at" "access.mode" "is" "no user can be proved: it needs `kubernetes`, `oidc`, `users`, `tickets` or `ssh_authorities`") -}}
 {{- else if and $takes (not $proves) -}}
 {{- include "switchboard.fault" (dict "to" $to "at" "access" "is" "no anchor can prove its user: it needs `kubernetes`, `oidc`, `users` or `tickets`") -}}
 {{- end -}}
@@ -357,6 +358,7 @@ together. deploy/checks/matrix.py compares the sentences with those of the progr
 {{- include "switchboard.refusePrefix" (dict "to" $to "at" (printf "%s.username_prefix" $at) "text" $issuer.username_prefix) -}}
 {{- end -}}
 {{- include "switchboard.refusePrefix" (dict "to" $to "at" "access.users.username_prefix" "text" (dig "users" "username_prefix" "" $access)) -}}
+{{- include "switchboard.refusePrefix" (dict "to" $to "at" "access.ssh_authorities.username_prefix" "text" (dig "ssh_authorities" "username_prefix" "" $access)) -}}
 {{- end -}}
 
 {{- define "switchboard.refusePrefix" -}}

@@ -53,6 +53,9 @@ impl Key {
                 self.digest(&("basic", user, password.expose(), network(client).to_string()))
             }
             Credential::PublicKey { user, key } => self.digest(&("public-key", user, key.blob())),
+            Credential::SshCertificate { user, certificate } => {
+                self.digest(&("ssh-certificate", user, certificate.digest))
+            }
         }
     }
 

@@ -5,11 +5,16 @@ use crate::net::tls;
 use crate::policy::access::{Cleartext, Mode};
 use crate::proxy::config::Config;
 use crate::proxy::config::rules::proves_users;
-use crate::proxy::connection::Port;
+use crate::proxy::connection::{Port, SshMode};
 use crate::tunnel::limits::{ClientCaps, UserCaps};
 
 /// Adds the findings.
 pub(super) fn add(config: &Config, top: &Field<'_>) {
+    let has_door = config.listen.iter().any(|port| port.ssh != SshMode::Off);
+    if config.access.ssh_authorities.is_some() && !has_door {
+        top.at("access.ssh_authorities")
+            .note("has no effect without a port with `ssh`: only a jump host takes certificates of SSH");
+    }
     match config.access.mode {
         Mode::Open => without_effect(config, top),
         Mode::Report => {
@@ -120,9 +125,13 @@ fn shared_names(config: &Config, top: &Field<'_>) {
     let issuers = (0..).zip(&access.oidc);
     let issuers = issuers.filter(|(_, issuer)| issuer.username_prefix.is_none());
     let file = access.users.as_ref().filter(|file| file.username_prefix.is_none());
+    let authorities = access.ssh_authorities.as_ref();
+    let authorities = authorities.filter(|file| file.username_prefix.is_none());
     let sources = access.kubernetes.iter().map(|_| "kubernetes".to_owned());
     let sources = sources.chain(issuers.map(|(index, _)| format!("oidc[{index}]")));
-    let sources: Vec<_> = sources.chain(file.map(|_| "users".to_owned())).collect();
+    let files = file.map(|_| "users").into_iter();
+    let files = files.chain(authorities.map(|_| "ssh_authorities")).map(str::to_owned);
+    let sources: Vec<_> = sources.chain(files).collect();
     if let [others @ .., last] = &*sources
         && !others.is_empty()
     {
