@@ -35,8 +35,8 @@ pub use self::followed_file::{Contents, FollowedFile};
 use self::grants::ActiveGrants;
 pub use self::grants::TunnelGrant;
 pub use self::options::{
-    Cleartext, Issuer, Jwks, Kubernetes, Mode, NamedObject, OnExpiry, Options, Permission, SecretName, TicketOptions,
-    UserFileOptions,
+    Cleartext, Issuer, Jwks, KeySecretOptions, Kubernetes, Mode, NamedObject, OnExpiry, Options, Permission,
+    SecretName, TicketOptions, UserFileOptions,
 };
 pub use self::reviewer::{Action, Change, Decision, NoAnswer, Review, ReviewError, Reviewer, Right, Verdict};
 pub(crate) use self::reviews::cache::SETTLING_TIME;
@@ -134,7 +134,10 @@ impl Access {
             // The SSH server does not show whether the key has a certificate: that is seen once it has signed.
             return Ok(());
         }
-        match config.sources.verify_ssh(credential, client) {
+        match config
+            .sources
+            .verify_ssh(credential, client, self.decider.reviews.watches.are_out_of_date())
+        {
             Ok(Verdict::Authenticated(_)) => Ok(()),
             Ok(Verdict::Rejected(phrase)) => Err(Refusal::with_phrase(RefusalReason::CredentialsRefused, &phrase)),
             Err(_) => Err(RefusalReason::AuthorizationUnavailable.into()),
@@ -229,6 +232,12 @@ impl Access {
         self.decider.reviews.forget_verdicts();
         self.grants
             .request_recheck_where(|grant| grant.subject.user.method.is_of_file());
+    }
+
+    /// Revokes the grants of public keys that a new table lacks. Expiry is left to `on_expiry`.
+    pub fn key_secret_changed(&self) {
+        self.grants
+            .request_recheck_where(|grant| grant.subject.user.method == Method::PublicKey);
     }
 
     /// Revokes the grants of tickets that a new table lacks, and rechecks changed ones. Expiry is left to `on_expiry`.

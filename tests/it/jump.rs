@@ -1,7 +1,7 @@
 //! The jump host: logins by `ssh -J` to a real sshd, its refusals, its credentials, and clients that mean harm.
 
 mod certificates;
-mod hostile;
+pub(crate) mod hostile;
 mod keys;
 
 use std::fs;
@@ -39,7 +39,7 @@ struct JumpHost {
 }
 
 /// A key of that type for a jump host, and its `.pub`.
-fn door_key(kind: &str, directory: &Path) -> PathBuf {
+pub(crate) fn door_key(kind: &str, directory: &Path) -> PathBuf {
     let key = directory.join("door_key");
     let mut keygen = quiet(program("ssh-keygen", "openssh-client"));
     keygen.args(["-q", "-t", kind, "-N", "", "-f"]).arg(&key);

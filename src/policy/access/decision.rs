@@ -11,6 +11,7 @@ use arc_swap::ArcSwap;
 
 use super::credentials::credential::Credential;
 use super::credentials::{self, RequestCredentials, Subject, brief};
+use super::passwords::UNKNOWN_KEY;
 use super::reviewer::{Action, Decision, NoAnswer, Right, Verdict};
 use super::reviews::cache::instant;
 use super::reviews::{ReviewContext, ReviewMode, Reviews};
@@ -85,7 +86,13 @@ impl AccessDecider {
             expires: expires.map(instant),
             user_expires: user.expires.map(instant),
             is_stale: review.is_stale.load(Ordering::Acquire),
-            digest: key.subject(&user, request.right, credential.as_ref(), client_tls.as_deref()),
+            digest: key.subject(
+                &user,
+                request.right,
+                credential.as_ref(),
+                client_tls.as_deref(),
+                request.client,
+            ),
             right: request.right,
             user,
             credential,
@@ -240,6 +247,8 @@ fn ssh_user(config: &AccessConfig, subject: &Subject, mode: ReviewMode) -> Resul
     let (proved, is_login) = (&subject.user, mode == ReviewMode::Login);
     let now = subject.credential.as_ref().ok_or(NotProved::Refused(NO_SOURCE));
     let phrase = match now.and_then(|credential| config.sources.ssh_user(credential, subject.client)) {
+        // It has another prefix now, or another source.
+        Ok(now) if now.name != proved.name => UNKNOWN_KEY,
         // One that expired while its tunnel runs is left to `on_expiry`, unless it was given an earlier end.
         Ok(now) if now.has_expired() && (is_login || now.expires != proved.expires) => EXPIRED_KEY,
         Ok(now) => return Ok(Arc::new(now)),

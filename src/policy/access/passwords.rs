@@ -8,7 +8,8 @@ use std::sync::Arc;
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 
-use self::entry::{Entry, UNKNOWN_KEY};
+use self::entry::Entry;
+pub(super) use self::entry::UNKNOWN_KEY;
 use self::hash::Hash;
 pub use super::followed_file::UserFault;
 use super::followed_file::{Contents, FollowedFile, LineFaults, lines};
@@ -20,6 +21,7 @@ use crate::protocol::host_key::HostKey;
 mod entry;
 mod hash;
 pub(super) mod key;
+pub mod key_secret;
 
 /// The file of users. Its lines are `name:hash`, `name:hash:group,group` or `name:KEY`; empty lines and those that begin with `#`
 /// are skipped. The hashes are argon2id and bcrypt; a key is a line of `authorized_keys`.

@@ -211,7 +211,11 @@ impl Reviews {
                 return tickets.authenticate(*key, self.watches.are_out_of_date(), count);
             }
             // Not cached, and nothing is counted: nobody guesses a key whose signature has to be made.
-            Source::Ssh => return config.sources.verify_ssh(credential, client),
+            Source::Ssh => {
+                return config
+                    .sources
+                    .verify_ssh(credential, client, self.watches.are_out_of_date());
+            }
             Source::Users(..) | Source::Issuer(..) | Source::ApiServer(..) => {}
         }
         let digest = self.key.credential(credential, client);

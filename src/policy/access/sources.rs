@@ -7,13 +7,15 @@ use std::time::{Duration, SystemTime};
 use super::credentials::credential::Credential;
 use super::oidc::{Issuers, Verifier};
 use super::options::{Options, Permission};
-use super::passwords::PasswordFile;
+use super::passwords::key_secret::KeySecret;
+use super::passwords::{PasswordFile, UNKNOWN_KEY};
 use super::reviewer::{Action, NoAnswer, ReviewError, Reviewer, Right, Verdict};
 use super::ssh_authorities::{SshAuthorities, UNKNOWN_AUTHORITY};
 use super::tickets::{Key, Tickets};
 use super::user::{Method, User};
 use crate::base::secret::Secret;
 use crate::policy::allowlist::Target;
+use crate::protocol::host_key::HostKey;
 use crate::protocol::jwt::Jwt;
 
 /// The sources that authenticate users and decide about their rights.
@@ -25,6 +27,8 @@ pub struct Sources {
     pub issuers: Option<Arc<Issuers>>,
     /// The file of users.
     pub users: Option<Arc<PasswordFile>>,
+    /// The public keys in the cluster.
+    pub key_secret: Option<Arc<KeySecret>>,
     /// The authorities of SSH certificates.
     pub ssh_authorities: Option<Arc<SshAuthorities>>,
     /// The tickets.
@@ -98,18 +102,34 @@ impl Sources {
         self.reviewer.is_some() || self.issuers.is_some()
     }
 
-    /// Returns the verdict on a public key or certificate of SSH, whose signatures are verified. It costs a few comparisons.
+    /// Returns the verdict on a public key or certificate of SSH, whose signatures are verified. It costs a few comparisons. If
+    /// the Secret of keys `is_out_of_date`, none of it proves a user.
     ///
     /// # Errors
-    /// A file that decides has not been read yet.
-    pub(super) fn verify_ssh(&self, credential: &Credential, client: IpAddr) -> Result<Verdict, ReviewError> {
-        match self.ssh_user(credential, client) {
+    /// A file that decides has not been read yet, or the Secret is not known as it is now.
+    pub(super) fn verify_ssh(
+        &self,
+        credential: &Credential,
+        client: IpAddr,
+        is_out_of_date: bool,
+    ) -> Result<Verdict, ReviewError> {
+        let now = match credential {
+            Credential::PublicKey { user, key } if is_out_of_date && self.key_secret.is_some() => {
+                let of_file = self.user_in_file(user, key, client).and_then(Result::ok);
+                of_file.filter(|user| !user.has_expired()).ok_or(NotProved::Unread)
+            }
+            Credential::PublicKey { .. }
+            | Credential::SshCertificate { .. }
+            | Credential::Basic { .. }
+            | Credential::Bearer(_) => self.ssh_user(credential, client),
+        };
+        match now {
             Ok(user) if user.has_expired() => Ok(Verdict::Rejected(EXPIRED_KEY.into())),
             Ok(user) => Ok(Verdict::Authenticated(user.into())),
             Err(NotProved::Refused(phrase)) => Ok(Verdict::Rejected(phrase.into())),
             Err(NotProved::Unread) => Err(ReviewError::new(
                 NoAnswer::Unavailable,
-                "a file of keys was not read yet",
+                "the keys of users are not known now",
             )),
         }
     }
@@ -117,11 +137,15 @@ impl Sources {
     /// Returns the user that a public key or certificate of SSH proves now, or would if it had not expired.
     pub(super) fn ssh_user(&self, credential: &Credential, client: IpAddr) -> Result<User, NotProved> {
         match credential {
-            Credential::PublicKey { user, key } => match &self.users {
-                Some(users) if !users.is_loaded() => Err(NotProved::Unread),
-                Some(users) => users.user_of_key(user, key, client).map_err(NotProved::Refused),
-                None => Err(NotProved::Refused(NO_SOURCE)),
-            },
+            Credential::PublicKey { user, key } => {
+                // Of equal weights the last one counts.
+                let both = [
+                    self.user_in_secret(user, key, client),
+                    self.user_in_file(user, key, client),
+                ];
+                let known = both.into_iter().flatten().max_by_key(weight);
+                known.unwrap_or(Err(NotProved::Refused(NO_SOURCE)))
+            }
             Credential::SshCertificate { user, certificate } => {
                 let file = self
                     .ssh_authorities
@@ -134,6 +158,23 @@ impl Sources {
             }
             Credential::Basic { .. } | Credential::Bearer(_) => Err(NotProved::Refused(NO_SOURCE)),
         }
+    }
+
+    fn user_in_file(&self, user: &str, key: &HostKey, client: IpAddr) -> Option<Result<User, NotProved>> {
+        let users = self.users.as_ref()?;
+        Some(match users.is_loaded() {
+            true => users.user_of_key(user, key, client).map_err(NotProved::Refused),
+            false => Err(NotProved::Unread),
+        })
+    }
+
+    fn user_in_secret(&self, user: &str, key: &HostKey, client: IpAddr) -> Option<Result<User, NotProved>> {
+        let secret = self.key_secret.as_ref()?;
+        if !secret.is_listed() {
+            return Some(Err(NotProved::Unread));
+        }
+        let expires = secret.expiry(user, key, client).map_err(NotProved::Refused);
+        Some(expires.and_then(|expires| self.with_groups(Method::PublicKey, &secret.full_name(user), expires)))
     }
 
     /// Returns a user with the groups that the file of users gives the name.
@@ -149,7 +190,8 @@ impl Sources {
 
     /// Returns whether a user may have a key or certificate of SSH.
     pub(super) fn has_keys(&self) -> bool {
-        self.users.as_ref().is_some_and(|users| users.has_keys()) || self.has_authorities()
+        let in_secret = self.key_secret.as_ref().is_some_and(|secret| secret.has_keys());
+        in_secret || self.users.as_ref().is_some_and(|users| users.has_keys()) || self.has_authorities()
     }
 
     /// Returns whether certificates of SSH are accepted.
@@ -161,6 +203,16 @@ impl Sources {
     /// nothing else, so a wrong ticket costs no more than its hash.
     pub(super) fn ticket(&self, text: &Secret) -> Option<(&Arc<Tickets>, Key)> {
         Some((self.tickets.as_ref()?, Key::from_ticket(text)?))
+    }
+}
+
+/// Returns which of two answers about a key counts: that of the greater weight.
+fn weight(answer: &Result<User, NotProved>) -> u8 {
+    match answer {
+        Ok(user) if !user.has_expired() => 4,
+        Err(NotProved::Unread) => 3,
+        Ok(_) => 2,
+        Err(NotProved::Refused(reason)) => u8::from(*reason != UNKNOWN_KEY),
     }
 }
 

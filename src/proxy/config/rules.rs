@@ -162,6 +162,7 @@ fn clusters(file: &mut ConfigFile, top: &Field<'_>) -> Option<PathBuf> {
     let own = access.kubernetes.as_mut().and_then(|options| options.kubeconfig.take());
     access.kubernetes.take_if(|options| !options.enabled);
     access.tickets.take_if(|options| !options.enabled);
+    access.ssh_keys.take_if(|options| !options.enabled);
     let is_shared = access.reads_cluster() && own.is_none();
     let of_services = services.as_ref().and_then(|options| options.kubeconfig.clone());
     services.take_if(|options| !options.enabled);
@@ -199,7 +200,9 @@ fn users(options: &access::Options, access: &Field<'_>, takes_anchors: bool) {
     let mode = access.at("mode");
     // A fault in a source of users is one thing to fix, not two.
     if options.mode != Mode::Open && !proves_users(options) && !access.has_faults() {
-        mode.fault("no user can be proved: it needs `kubernetes`, `oidc`, `users`, `tickets` or `ssh_authorities`");
+        mode.fault(
+            "no user can be proved: it needs `kubernetes`, `oidc`, `users`, `tickets`, `ssh_keys` or `ssh_authorities`",
+        );
     } else if takes_anchors && !proves_users_of_http(options) && !access.has_faults() {
         access.fault("no anchor can prove its user: it needs `kubernetes`, `oidc`, `users` or `tickets`");
     }
@@ -231,7 +234,7 @@ fn file_about_users<'a, T: Contents>(
 
 /// Returns whether there is a source that authenticates users.
 pub(super) fn proves_users(options: &access::Options) -> bool {
-    proves_users_of_http(options) || options.ssh_authorities.is_some()
+    proves_users_of_http(options) || options.ssh_authorities.is_some() || options.ssh_keys.is_some()
 }
 
 fn proves_users_of_http(options: &access::Options) -> bool {

@@ -4,16 +4,22 @@ use std::fmt::Display;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use tokio::sync::watch;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::{error, info, warn};
 
 use crate::base::follow::{READ_TIMEOUT, ReadFailure, ReloadResult};
 use crate::daemon::threads::run_within;
-use crate::kubernetes::{ApiReviewer, BackgroundRuntime, WatchContext, report_cluster, watch_rbac, watch_tickets};
+use crate::kubernetes::{
+    ApiReviewer, BackgroundRuntime, SecretTable, WatchContext, report_cluster, watch_rbac, watch_secret,
+};
+use crate::policy::access::passwords::key_secret::KeySecret;
 use crate::policy::access::passwords::{UserFault, Users};
 use crate::policy::access::ssh_authorities::AuthorityKeys;
 use crate::policy::access::tickets::Tickets;
-use crate::policy::access::{self, Contents, FollowedFile, Reviewer, Sources, TicketOptions, oidc};
+use crate::policy::access::{
+    self, Access, Contents, FollowedFile, KeySecretOptions, Reviewer, SecretName, Sources, TicketOptions, oidc,
+};
 use crate::proxy::config::Config;
 use crate::proxy::connection::Shared;
 
@@ -26,7 +32,9 @@ pub(super) struct AccessSources {
     users: SourceSlot<access::UserFileOptions, UserFile<Users>>,
     ssh_authorities: SourceSlot<access::UserFileOptions, UserFile<AuthorityKeys>>,
     /// The tickets, with their options and the kubeconfig.
-    tickets: SourceSlot<(TicketOptions, Option<PathBuf>), ClusterTickets>,
+    tickets: SourceSlot<(TicketOptions, Option<PathBuf>), ClusterTable<Tickets>>,
+    /// The keys of the cluster, likewise.
+    key_secret: SourceSlot<(KeySecretOptions, Option<PathBuf>), ClusterTable<KeySecret>>,
     /// The watch of roles and bindings, replaced when the settings change.
     watch: Option<BackgroundRuntime>,
 }
@@ -55,10 +63,10 @@ struct UserFile<T> {
     _following: AbortOnDropHandle<()>,
 }
 
-/// The tickets of the cluster, followed until this is dropped.
+/// The table of a Secret of the cluster, followed until this is dropped.
 #[derive(Debug)]
-struct ClusterTickets {
-    tickets: Arc<Tickets>,
+struct ClusterTable<T> {
+    table: Arc<T>,
     _watch: BackgroundRuntime,
     _reporting: AbortOnDropHandle<()>,
 }
@@ -83,7 +91,7 @@ impl AccessSources {
             tokio::spawn(report_cluster("access", kubeconfig.clone()));
         }
         let sources = self.sources(asked, kubeconfig, shared);
-        let watch = asked.and_then(|options| watch(options, kubeconfig, shared));
+        let watch = asked.and_then(|options| rbac_of(options, kubeconfig, shared));
         shared.access.apply(options.clone(), sources);
         self.watch = watch;
         self.applied = Some(applied);
@@ -107,13 +115,23 @@ impl AccessSources {
             Some(file_of(own, "ssh_authorities", shared))
         });
         let tickets = keep_or(&mut self.tickets, tickets.as_ref(), |(options, kubeconfig)| {
-            tickets_of(options, kubeconfig.clone(), shared)
+            let tickets = Arc::new(Tickets::new(options.ttl));
+            let changed = (tickets.changed(), Access::tickets_changed as fn(&Access));
+            table_of(tickets, (&options.secret, kubeconfig), changed, shared)
+        });
+        let keys = options.and_then(|options| options.ssh_keys.clone());
+        let keys = keys.map(|options| (options, kubeconfig.clone()));
+        let keys = keep_or(&mut self.key_secret, keys.as_ref(), |(options, kubeconfig)| {
+            let keys = Arc::new(KeySecret::new(options.username_prefix.clone()));
+            let changed = (keys.changed(), Access::key_secret_changed as fn(&Access));
+            table_of(keys, (&options.secret, kubeconfig), changed, shared)
         });
         Sources {
             issuers: keep_or(&mut self.issuers, issuers, |own| issuers_of(own)).cloned(),
             users: users.map(|own| Arc::clone(&own.file)),
             ssh_authorities: authorities.map(|own| Arc::clone(&own.file)),
-            tickets: tickets.map(|own| Arc::clone(&own.tickets)),
+            tickets: tickets.map(|own| Arc::clone(&own.table)),
+            key_secret: keys.map(|own| Arc::clone(&own.table)),
             reviewer: options.and_then(|options| options.kubernetes.as_ref()).map(reviewer),
         }
     }
@@ -170,21 +188,26 @@ where
     }
 }
 
-/// Starts to follow the tickets; `None` without a thread for it, and then no ticket is accepted.
-fn tickets_of(options: &TicketOptions, kubeconfig: Option<PathBuf>, shared: &Arc<Shared>) -> Option<ClusterTickets> {
-    let tickets = Arc::new(Tickets::new(options.ttl));
-    let watch = watch_tickets(origin(kubeconfig, shared), options, Arc::clone(&tickets));
+/// Starts to follow a Secret, and calls the function after each change of the table; `None` without a thread for it, and then no
+/// entry is accepted.
+fn table_of<T: SecretTable>(
+    table: Arc<T>,
+    (secret, kubeconfig): (&SecretName, &Option<PathBuf>),
+    (mut changed, apply): (watch::Receiver<u64>, fn(&Access)),
+    shared: &Arc<Shared>,
+) -> Option<ClusterTable<T>> {
+    let watch = watch_secret(origin(kubeconfig.clone(), shared), secret.clone(), Arc::clone(&table));
     let watch = watch
-        .inspect_err(|error| error!(%error, "cannot follow tickets: none is accepted"))
+        .inspect_err(|error| error!(%error, "cannot follow {}: none is accepted", T::ENTRIES))
         .ok()?;
-    let (access, mut changed) = (Arc::clone(&shared.access), tickets.changed());
+    let access = Arc::clone(&shared.access);
     let reporting = tokio::spawn(async move {
         while changed.changed().await.is_ok() {
-            access.tickets_changed();
+            apply(&access);
         }
     });
-    Some(ClusterTickets {
-        tickets,
+    Some(ClusterTable {
+        table,
         _watch: watch,
         _reporting: AbortOnDropHandle::new(reporting),
     })
@@ -199,7 +222,7 @@ fn origin(kubeconfig: Option<PathBuf>, shared: &Shared) -> WatchContext {
 }
 
 /// Follows roles and bindings, if the settings say so.
-fn watch(options: &access::Options, kubeconfig: &Option<PathBuf>, shared: &Arc<Shared>) -> Option<BackgroundRuntime> {
+fn rbac_of(options: &access::Options, kubeconfig: &Option<PathBuf>, shared: &Arc<Shared>) -> Option<BackgroundRuntime> {
     if !options.kubernetes.as_ref()?.watch_rbac {
         return None;
     }

@@ -19,7 +19,7 @@ impl User {
         let listed = self.key("listed");
         self.write(&format!("alice::ops\nalice:from=\"192.0.2.1\" {listed}\n"));
         let access = format!(
-            "access: {{mode: enforce, on_expiry: close, users: {{file: {}}}, ssh_authorities: {{file: {}}}}}\n",
+            "access: {{mode: enforce, users: {{file: {}}}, ssh_authorities: {{file: {}}}}}\n",
             users.display(),
             file.display()
         );
@@ -167,18 +167,6 @@ fn an_authority_that_is_removed_ends_the_sessions_of_its_certificates_and_no_oth
     open.wait(DEADLINE);
     user.log_in_with(&jump_host, "alice", &["removed"]);
     is_refused(&jump_host);
-}
-
-#[test]
-fn a_certificate_that_expires_ends_its_session_where_expiry_does() {
-    let user = User::new();
-    let authority = user.key("ca");
-    user.key("own");
-    let mut jump_host = user.start_for(&format!("{authority}\n"));
-    user.sign("ca", "own", &["-n", "alice", "-V", "always:+5s"]);
-    let (mut session, _stdin, _stdout) = user.session(&jump_host, "own");
-    assert_eq!(session.wait(DEADLINE).code(), Some(255));
-    assert_eq!(jump_host.access_line()["reason"], "expired");
 }
 
 /// OpenSSH signs with it no more.

@@ -24,7 +24,7 @@ use crate::harness::{DEADLINE, eventually};
 use crate::identities::LINE;
 
 /// A client that trusts every server.
-pub(super) struct Anybody;
+pub(crate) struct Anybody;
 
 impl client::Handler for Anybody {
     type Error = Error;
@@ -34,7 +34,7 @@ impl client::Handler for Anybody {
     }
 }
 
-pub(super) async fn connect(address: SocketAddr) -> Handle<Anybody> {
+pub(crate) async fn connect(address: SocketAddr) -> Handle<Anybody> {
     let config = Arc::new(Config::default());
     client::connect(config, address, Anybody).await.unwrap()
 }

@@ -259,3 +259,50 @@ fn dropbears_client_comes_through_with_a_key() {
         "{line}"
     );
 }
+
+#[test]
+fn the_check_of_a_jump_host_says_what_ssh_finds() {
+    let user = User::new();
+    let key = user.key("own");
+    let jump_host = user.start(&format!("alice::ops\nalice:{key}\n"));
+    user.log_in_with(&jump_host, "alice", &["own"]);
+    let wrapper = jump_host.path("ssh");
+    let script = format!(
+        "#!/bin/sh\nexec {} -F {} \"$@\"\n",
+        program("ssh", "openssh-client").display(),
+        jump_host.path("ssh_config").display()
+    );
+    fs::write(&wrapper, script).unwrap();
+    fs::set_permissions(&wrapper, fs::Permissions::from_mode(0o700)).unwrap();
+    let check = |name: &str| {
+        let mut command = switchboard(&["config", "--jump", "jump", "--check", name]);
+        let output = command.env("PATH", jump_host.directory.path()).output().unwrap();
+        (output.status.code(), String::from_utf8(output.stdout).unwrap())
+    };
+    let (status, said) = check("devbox.team-a");
+    assert_eq!(status, Some(0), "{said}");
+    let fine = "ok     jump host  jump opens a tunnel to devbox.team-a:22\nok     SSH        SSH-2.0-OpenSSH_";
+    assert!(said.starts_with(fine), "{said}");
+    let fails = |name, reason| {
+        let (status, said) = check(name);
+        assert_eq!(status, Some(1), "{said}");
+        assert!(
+            said.starts_with("FAILS  jump host  ssh says:\n") && said.contains(reason),
+            "{said}"
+        );
+    };
+    fails("nobody.team-a", "nobody.team-a:22 is not on the allowlist");
+    fails("closed.team-a:22", "closed.team-a:22 refused the connection");
+    user.write("alice::ops\n");
+    jump_host.server.process.signal(Signal::HUP);
+    eventually("the key is removed", || {
+        (check("devbox.team-a").0 == Some(1)).then_some(())
+    });
+    fails("devbox.team-a", "Permission denied");
+    fails(
+        "devbox.team-a",
+        "(this check asks for no password, ticket or passphrase: ssh itself may)",
+    );
+    fs::write(jump_host.path("known_hosts"), "").unwrap();
+    fails("devbox.team-a", "Host key verification failed");
+}

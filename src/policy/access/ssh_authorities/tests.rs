@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::*;
 use crate::policy::access::credentials::credential::Credential;
 use crate::policy::access::passwords::PasswordFile;
+use crate::policy::access::passwords::key_secret::KeySecret;
 use crate::policy::access::sources::{NotProved, Sources};
 use crate::policy::access::{NoAnswer, User, Verdict};
 
@@ -161,7 +162,7 @@ fn verdict(
         certificate: Arc::new(certificate),
     };
     let user = sources.ssh_user(&credential, HERE);
-    match (sources.verify_ssh(&credential, HERE), &user) {
+    match (sources.verify_ssh(&credential, HERE, true), &user) {
         (Ok(Verdict::Authenticated(verified)), Ok(user)) => assert_eq!(&*verified, user),
         (Ok(Verdict::Rejected(phrase)), Ok(user)) => {
             assert!(user.has_expired() && &*phrase == "the key or its certificate has expired");
@@ -211,6 +212,63 @@ fn groups_are_those_of_the_same_user_in_the_file_of_users() {
     assert_eq!(expired.expires, Some(SystemTime::UNIX_EPOCH + Duration::from_mins(1)));
     let forever = verdict(authorities(""), None, certificate(|own| own.validity.end = u64::MAX)).unwrap();
     assert_eq!(forever.expires, None);
+}
+
+#[test]
+fn a_key_counts_as_long_as_the_file_or_the_secret_has_it() {
+    let key: HostKey = AUTHORITY.parse().unwrap();
+    let credential = Credential::PublicKey {
+        user: "alice".into(),
+        key: Arc::new(key),
+    };
+    let expired = format!("alice:expiry-time=\"20200101\" {AUTHORITY}\nalice::ops\n");
+    let (valid, other) = (format!("alice::ops\nalice:{AUTHORITY}\n"), "alice::ops\n");
+    for (number, (users, lines, expected)) in [
+        (None, None, "unread"),
+        (None, Some(String::new()), "the user has no such key"),
+        (None, Some(AUTHORITY.to_owned()), ""),
+        (Some(&*valid), None, "ops"),
+        (Some(&*valid), Some(String::new()), "ops"),
+        (Some(other), None, "unread"),
+        (Some(other), Some(AUTHORITY.to_owned()), "ops"),
+        (Some(&*expired), Some(AUTHORITY.to_owned()), "ops"),
+        (
+            Some(&*expired),
+            Some(String::new()),
+            "the key or its certificate has expired",
+        ),
+        (
+            Some(other),
+            Some(format!("from=\"192.0.2.1\" {AUTHORITY}")),
+            "the key is not accepted from this address",
+        ),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let secret = KeySecret::new(None);
+        if let Some(lines) = &lines {
+            secret.replace(&[("alice".to_owned(), lines.clone().into_bytes())].into());
+        }
+        let sources = Sources {
+            users: users.map(|text| Arc::new(PasswordFile::open(file(text).path()).unwrap())),
+            key_secret: Some(Arc::new(secret)),
+            ..Sources::default()
+        };
+        let found = |is_out_of_date| match sources.verify_ssh(&credential, HERE, is_out_of_date) {
+            Ok(Verdict::Authenticated(user)) => user.groups.first().map_or_else(String::new, |group| {
+                group
+                    .strip_prefix("system:")
+                    .map_or_else(|| group.to_string(), |_| String::new())
+            }),
+            Ok(Verdict::Rejected(phrase)) => phrase.into(),
+            Err(_) => "unread".to_owned(),
+        };
+        assert_eq!(found(false), expected, "{number}");
+        // In an outage only the file proves a user.
+        let in_outage = if users == Some(&*valid) { "ops" } else { "unread" };
+        assert_eq!(found(true), in_outage, "{number}");
+    }
 }
 
 #[test]

@@ -11,9 +11,13 @@ use crate::tunnel::limits::{ClientCaps, UserCaps};
 /// Adds the findings.
 pub(super) fn add(config: &Config, top: &Field<'_>) {
     let has_door = config.listen.iter().any(|port| port.ssh != SshMode::Off);
-    if config.access.ssh_authorities.is_some() && !has_door {
-        top.at("access.ssh_authorities")
-            .note("has no effect without a port with `ssh`: only a jump host takes certificates of SSH");
+    let of_ssh = [
+        ("access.ssh_authorities", config.access.ssh_authorities.is_some()),
+        ("access.ssh_keys", config.access.ssh_keys.is_some()),
+    ];
+    for (key, _) in of_ssh.iter().filter(|(_, is_set)| *is_set && !has_door) {
+        top.at(key)
+            .note("has no effect without a port with `ssh`: only a jump host takes it");
     }
     match config.access.mode {
         Mode::Open => without_effect(config, top),
@@ -127,11 +131,18 @@ fn shared_names(config: &Config, top: &Field<'_>) {
     let file = access.users.as_ref().filter(|file| file.username_prefix.is_none());
     let authorities = access.ssh_authorities.as_ref();
     let authorities = authorities.filter(|file| file.username_prefix.is_none());
+    let keys = access
+        .ssh_keys
+        .as_ref()
+        .filter(|secret| secret.username_prefix.is_none());
     let sources = access.kubernetes.iter().map(|_| "kubernetes".to_owned());
     let sources = sources.chain(issuers.map(|(index, _)| format!("oidc[{index}]")));
-    let files = file.map(|_| "users").into_iter();
-    let files = files.chain(authorities.map(|_| "ssh_authorities")).map(str::to_owned);
-    let sources: Vec<_> = sources.chain(files).collect();
+    let others = [
+        file.map(|_| "users"),
+        keys.map(|_| "ssh_keys"),
+        authorities.map(|_| "ssh_authorities"),
+    ];
+    let sources: Vec<_> = sources.chain(others.into_iter().flatten().map(str::to_owned)).collect();
     if let [others @ .., last] = &*sources
         && !others.is_empty()
     {
