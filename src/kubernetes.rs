@@ -11,7 +11,7 @@
 //! them when they were used, and `event_recorder` writes Events about Services.
 //!
 //! `reviews` requests from the API server the user of a token and the decisions about a user. `rbac` reports that
-//! decisions may have changed. `tickets` watches the Secret of tickets, and `replicas` the pods of the proxy's own
+//! decisions may have changed. `secrets` watches the Secrets of tickets and keys, and `replicas` the pods of the proxy's own
 //! Service. `pods` is for the programs of operators: it finds the pods of a proxy, and forwards a port of each.
 
 mod api;
@@ -35,4 +35,4 @@ pub use self::replicas::watch_replicas;
 pub use self::targets::controller::Controller;
 pub use self::users::rbac_watch::watch_rbac;
 pub use self::users::reviews::ApiReviewer;
-pub use self::users::tickets::watch_tickets;
+pub use self::users::secrets::{SecretTable, watch_secret};

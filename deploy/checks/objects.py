@@ -280,10 +280,10 @@ def promises_of_switchboard(where, objects):
     kubernetes = (config["allowlist"].get("kubernetes") or {}).get("enabled", False)
     access = config.get("access") or {}
     reviews = (access.get("kubernetes") or {}).get("enabled", False)
-    tickets = access.get("tickets") or {}
-    has_tickets = tickets.get("enabled", False)
+    sections = [(access.get(key) or {}, name) for key, name in (("tickets", "tickets"), ("ssh_keys", "ssh-keys"))]
+    read = [(options.get("secret") or f"switchboard-{name}").split("/") for options, name in sections if options.get("enabled")]
     has_replicas = (config.get("anchors") or {}).get("replicas") == "auto"
-    must(spec["automountServiceAccountToken"] is (kubernetes or reviews or has_tickets or has_replicas), "a token exactly where the API is asked")
+    must(spec["automountServiceAccountToken"] is (kubernetes or reviews or bool(read) or has_replicas), "a token exactly where the API is asked")
     bindings = [each for each in objects if each["kind"] in ("ClusterRoleBinding", "RoleBinding")]
     delegators = [each for each in bindings if each["roleRef"]["name"] == "system:auth-delegator"]
     must(len(delegators) == reviews, "system:auth-delegator exactly where the API server is asked about users")
@@ -299,7 +299,7 @@ def promises_of_switchboard(where, objects):
             allowed.add("namespaces")
     if reviews and access["kubernetes"].get("watch_rbac", True):
         allowed |= {"roles", "rolebindings", "clusterroles", "clusterrolebindings", "serviceaccounts"}
-    if has_tickets:
+    if read:
         allowed.add("secrets")
     if has_replicas:
         allowed.add("endpointslices")
@@ -308,9 +308,8 @@ def promises_of_switchboard(where, objects):
         names = [each for each in container.get("env", []) if each["name"] == "POD_NAME"]
         must(names and "fieldRef" in names[0]["valueFrom"], "each pod knows its name")
     secrets = [(each, rule) for each in roles for rule in each["rules"] if "secrets" in rule["resources"]]
-    must(len(secrets) == has_tickets, "Secrets are read for tickets alone")
-    for role, rule in secrets:
-        *namespace, secret = tickets.get("secret", "switchboard-tickets").split("/")
+    must(len(secrets) == len(read), "Secrets are read for tickets and public keys alone")
+    for (role, rule), (*namespace, secret) in zip(secrets, sorted(read, key=lambda parts: parts[-1].endswith("tickets")), strict=True):
         must(role["kind"] == "Role" and rule["resourceNames"] == [secret], "one Secret of one namespace, by its name")
         must(not namespace or role["metadata"]["namespace"] == namespace[0], "the namespace of the Secret")
     kubernetes = config["allowlist"].get("kubernetes", {})

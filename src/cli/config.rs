@@ -29,7 +29,7 @@ pub(crate) struct ConfigFlags {
     #[arg(long, value_name = "ALIAS=NAME", value_parser = alias)]
     alias: Vec<(String, String)>,
     /// Reach the names through this jump host, [USER@]HOST[:PORT], with no other program than ssh
-    #[arg(long, value_name = "HOST", conflicts_with = "check")]
+    #[arg(long, value_name = "HOST")]
     jump: Option<String>,
     /// The account on the targets
     #[arg(long, value_name = "NAME")]
@@ -60,6 +60,10 @@ pub(crate) fn config(flags: &ConfigFlags, given: ArgMatches) -> anyhow::Result<E
         settings: flags.settings.clone(),
         given,
     };
+    if let (Some(jump), Some(name)) = (&flags.jump, &flags.check) {
+        text(&of_jump_host(jump, flags, &client)?)?;
+        return Ok(check::jump_host::command(jump, &with_port(name)));
+    }
     if let Some(name) = &flags.check {
         let (client, target) = as_ssh_connects(name, client)?;
         return Ok(check::command(&client.options(target)?));
@@ -72,8 +76,7 @@ pub(crate) fn config(flags: &ConfigFlags, given: ArgMatches) -> anyhow::Result<E
         Some(jump) => of_jump_host(jump, flags, &client)?,
         None => block(flags, &client)?,
     };
-    let text = block.text();
-    let text = text.map_err(|fault| clap::Error::raw(ErrorKind::ValueValidation, fault))?;
+    let text = text(&block)?;
     if flags.write.is_none() {
         print(text)?;
         return Ok(ExitCode::SUCCESS);
@@ -88,6 +91,11 @@ pub(crate) fn config(flags: &ConfigFlags, given: ArgMatches) -> anyhow::Result<E
         ));
     }
     is_used(&block, &paths)
+}
+
+fn text(block: &Block) -> anyhow::Result<String> {
+    let text = block.text();
+    Ok(text.map_err(|fault| clap::Error::raw(ErrorKind::ValueValidation, fault))?)
 }
 
 /// Returns the settings and the target of a name: those of the block that ssh uses, unless a flag names the proxy or a file.

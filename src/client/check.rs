@@ -27,6 +27,7 @@ use crate::uplink::dial::url::Scheme;
 use crate::uplink::error::{ClientError, Retry};
 
 mod host_key;
+pub mod jump_host;
 
 /// Checks a login, and prints on stdout its steps up to the one that fails.
 pub fn command(options: &Options) -> ExitCode {

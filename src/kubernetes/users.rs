@@ -2,4 +2,4 @@
 
 pub(crate) mod rbac_watch;
 pub(crate) mod reviews;
-pub(crate) mod tickets;
+pub(crate) mod secrets;

@@ -5,6 +5,7 @@
 
 pub mod credentials;
 mod decision;
+mod followed_file;
 mod grants;
 pub mod metrics;
 pub mod oidc;
@@ -14,6 +15,7 @@ mod queue;
 mod reviewer;
 mod reviews;
 mod sources;
+pub mod ssh_authorities;
 pub mod tickets;
 mod user;
 
@@ -29,11 +31,12 @@ pub use self::credentials::{RequestCredentials, Subject};
 use self::decision::listing::LISTING_TIMEOUT;
 pub use self::decision::listing::{Candidates, ListingLimit};
 use self::decision::{AccessDecider, NotAllowed};
+pub use self::followed_file::{Contents, FollowedFile};
 use self::grants::ActiveGrants;
 pub use self::grants::TunnelGrant;
 pub use self::options::{
-    Cleartext, Issuer, Jwks, Kubernetes, Mode, NamedObject, OnExpiry, Options, Permission, SecretName, TicketOptions,
-    UserFileOptions,
+    Cleartext, Issuer, Jwks, KeySecretOptions, Kubernetes, Mode, NamedObject, OnExpiry, Options, Permission,
+    SecretName, TicketOptions, UserFileOptions,
 };
 pub use self::reviewer::{Action, Change, Decision, NoAnswer, Review, ReviewError, Reviewer, Right, Verdict};
 pub(crate) use self::reviews::cache::SETTLING_TIME;
@@ -47,7 +50,6 @@ use crate::base::boxed::boxed;
 use crate::net::tls::Tls;
 use crate::policy::access::metrics::AccessMetrics;
 use crate::policy::allowlist::Target;
-use crate::protocol::host_key::HostKey;
 use crate::tunnel::outcome::{Refusal, RefusalReason};
 
 /// Authenticates users, and authorizes them for targets.
@@ -126,27 +128,25 @@ impl Access {
     ///
     /// # Errors
     /// The refusal: it proves no user, or the file of users was not read yet.
-    pub fn check_offered_key(&self, user: &str, key: &HostKey, client: IpAddr) -> Result<(), Refusal> {
+    pub fn check_offered_key(&self, credential: &Credential, client: IpAddr) -> Result<(), Refusal> {
         let config = self.decider.config.load();
+        if config.sources.has_authorities() {
+            // The SSH server does not show whether the key has a certificate: that is seen once it has signed.
+            return Ok(());
+        }
         match config
             .sources
-            .users
-            .as_ref()
-            .map(|users| users.verify_key(user, key, client))
+            .verify_ssh(credential, client, self.decider.reviews.watches.are_out_of_date())
         {
-            Some(Ok(Verdict::Authenticated(_))) => Ok(()),
-            Some(Ok(Verdict::Rejected(phrase))) => {
-                Err(Refusal::with_phrase(RefusalReason::CredentialsRefused, &phrase))
-            }
-            Some(Err(_)) => Err(RefusalReason::AuthorizationUnavailable.into()),
-            None => Err(RefusalReason::CredentialsRefused.into()),
+            Ok(Verdict::Authenticated(_)) => Ok(()),
+            Ok(Verdict::Rejected(phrase)) => Err(Refusal::with_phrase(RefusalReason::CredentialsRefused, &phrase)),
+            Err(_) => Err(RefusalReason::AuthorizationUnavailable.into()),
         }
     }
 
-    /// Returns whether a user of the file has a public key.
+    /// Returns whether a user may have a public key or a certificate of SSH.
     pub fn has_keys(&self) -> bool {
-        let users = &self.decider.config.load().sources.users;
-        users.as_ref().is_some_and(|users| users.has_keys())
+        self.decider.config.load().sources.has_keys()
     }
 
     /// Returns the user of the file that a name with a password or key is; `None` for a token or an unknown name.
@@ -227,11 +227,17 @@ impl Access {
         self.grants.request_recheck_where(|_| true);
     }
 
-    /// Rechecks all passwords and keys after a change of the file of users.
+    /// Rechecks all passwords, keys and certificates of SSH after a change of a file about them.
     pub fn users_changed(&self) {
         self.decider.reviews.forget_verdicts();
         self.grants
             .request_recheck_where(|grant| grant.subject.user.method.is_of_file());
+    }
+
+    /// Revokes the grants of public keys that a new table lacks. Expiry is left to `on_expiry`.
+    pub fn key_secret_changed(&self) {
+        self.grants
+            .request_recheck_where(|grant| grant.subject.user.method == Method::PublicKey);
     }
 
     /// Revokes the grants of tickets that a new table lacks, and rechecks changed ones. Expiry is left to `on_expiry`.

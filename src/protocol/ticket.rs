@@ -229,11 +229,11 @@ impl Ticket {
     }
 }
 
-/// Parses the data of a Secret from its JSON.
+/// Parses the data of a Secret of that type from its JSON.
 ///
 /// # Errors
-/// The reason why it is not a Secret of tickets. The current tickets then stay in effect.
-pub fn data_of(secret: &[u8]) -> Result<BTreeMap<String, Vec<u8>>, &'static str> {
+/// The reason why it is none. The current data then stay in effect.
+pub fn data_of(secret: &[u8], kind: &str) -> Result<BTreeMap<String, Vec<u8>>, String> {
     #[derive(Deserialize)]
     struct Object {
         kind: Option<Box<str>>,
@@ -243,10 +243,10 @@ pub fn data_of(secret: &[u8]) -> Result<BTreeMap<String, Vec<u8>>, &'static str>
     }
     let object: Object = serde_json::from_slice(secret).map_err(|_| "it is no Secret")?;
     if object.kind.as_deref().is_some_and(|kind| kind != "Secret") {
-        return Err("it is no Secret");
+        return Err("it is no Secret".to_owned());
     }
-    if object.r#type.as_deref() != Some(SECRET_TYPE) {
-        return Err("its type is not switchboard.dev/tickets");
+    if object.r#type.as_deref() != Some(kind) {
+        return Err(format!("its type is not {kind}"));
     }
     let data = object.data.unwrap_or_default().into_iter();
     // An API server never sends invalid Base64; such an entry becomes empty, which is not a ticket.

@@ -1,5 +1,6 @@
 //! The jump host: logins by `ssh -J` to a real sshd, its refusals, its credentials, and clients that mean harm.
 
+mod certificates;
 mod clients;
 pub(crate) mod hostile;
 mod keys;

@@ -31,6 +31,8 @@ mod reviews;
 mod rights;
 mod send_proxy_protocol;
 mod shapes;
+#[cfg(feature = "jump")]
+mod ssh_keys;
 mod stage;
 mod tickets;
 mod trust;

@@ -112,7 +112,7 @@ fn a_jump_host_is_installed_and_used_and_taken_away() {
             &["--jump", "a", "--proxy", "https://b"],
             "--proxy is for `switchboard connect`, which --jump does without",
         ),
-        (&["--jump", "a", "--check", "b"], "cannot be used with"),
+        (&["--jump", "a,b", "--check", "c"], "\"a,b\" is not a jump host"),
     ] {
         let (status, said) = of(arguments);
         assert_eq!(status, Some(2), "{said}");

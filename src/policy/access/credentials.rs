@@ -162,6 +162,7 @@ pub(super) fn check_user(user: &User) -> Result<(), Refusal> {
                 Method::Oidc => "an OIDC token",
                 Method::Password => "a password",
                 Method::PublicKey => "a public key",
+                Method::SshCertificate => "an SSH certificate",
                 Method::Ticket => "a ticket",
                 Method::TokenReview => "a token",
             };

@@ -11,11 +11,11 @@ use arc_swap::ArcSwap;
 
 use super::credentials::credential::Credential;
 use super::credentials::{self, RequestCredentials, Subject, brief};
-use super::passwords::EXPIRED_KEY;
+use super::passwords::UNKNOWN_KEY;
 use super::reviewer::{Action, Decision, NoAnswer, Right, Verdict};
 use super::reviews::cache::instant;
 use super::reviews::{ReviewContext, ReviewMode, Reviews};
-use super::sources::AccessConfig;
+use super::sources::{AccessConfig, EXPIRED_KEY, NO_SOURCE, NotProved};
 use super::tickets::{EXPIRED, TicketLookup, UNKNOWN};
 use super::user::{AUTHENTICATED, Method, User};
 use crate::base::boxed::boxed;
@@ -86,7 +86,13 @@ impl AccessDecider {
             expires: expires.map(instant),
             user_expires: user.expires.map(instant),
             is_stale: review.is_stale.load(Ordering::Acquire),
-            digest: key.subject(&user, request.right, credential.as_ref(), client_tls.as_deref()),
+            digest: key.subject(
+                &user,
+                request.right,
+                credential.as_ref(),
+                client_tls.as_deref(),
+                request.client,
+            ),
             right: request.right,
             user,
             credential,
@@ -149,7 +155,7 @@ impl AccessDecider {
             .credential
             .as_ref()
             .filter(|_| !subject.user_expires_within(SKEW));
-        let Some(credential) = credential.filter(|_| !matches!(user.method, Method::Ticket | Method::PublicKey)) else {
+        let Some(credential) = credential.filter(|_| user.method != Method::Ticket && !user.method.is_of_ssh()) else {
             return Ok(user);
         };
         let users = review.config.sources.users.as_ref();
@@ -227,7 +233,7 @@ fn local_user(
             Some(users) if users.proves(&user.name) => Ok(Arc::clone(user)),
             Some(_) | None => Err(NotAllowed::DeniedLocally(RefusalReason::CredentialsRefused.into())),
         },
-        (Method::PublicKey, _) => user_of_key(config, subject, mode),
+        (Method::PublicKey | Method::SshCertificate, _) => ssh_user(config, subject, mode),
         (Method::Ticket, _) => refused(UNKNOWN),
         (Method::Certificate, _) if !config.accepts_certificates() => {
             Err(NotAllowed::DeniedLocally(RefusalReason::CredentialsRequired.into()))
@@ -236,27 +242,22 @@ fn local_user(
     }
 }
 
-/// Returns the user that the key of a subject proves now.
-fn user_of_key(config: &AccessConfig, subject: &Subject, mode: ReviewMode) -> Result<Arc<User>, NotAllowed> {
-    let refused = |refusal| Err(NotAllowed::DeniedLocally(refusal));
-    let (Some(Credential::PublicKey { user, key }), Some(users)) = (&subject.credential, &config.sources.users) else {
-        return refused(RefusalReason::CredentialsRefused.into());
-    };
+/// Returns the user that the key or certificate of an SSH client proves now.
+fn ssh_user(config: &AccessConfig, subject: &Subject, mode: ReviewMode) -> Result<Arc<User>, NotAllowed> {
     let (proved, is_login) = (&subject.user, mode == ReviewMode::Login);
-    if !users.is_loaded() {
-        return if is_login {
-            Err(NotAllowed::Unknown)
-        } else {
-            Ok(Arc::clone(proved))
-        };
-    }
-    let phrase = match users.user_of_key(user, key, subject.client) {
+    let now = subject.credential.as_ref().ok_or(NotProved::Refused(NO_SOURCE));
+    let phrase = match now.and_then(|credential| config.sources.ssh_user(credential, subject.client)) {
+        // It has another prefix now, or another source.
+        Ok(now) if now.name != proved.name => UNKNOWN_KEY,
         // One that expired while its tunnel runs is left to `on_expiry`, unless it was given an earlier end.
         Ok(now) if now.has_expired() && (is_login || now.expires != proved.expires) => EXPIRED_KEY,
         Ok(now) => return Ok(Arc::new(now)),
-        Err(phrase) => phrase,
+        Err(NotProved::Refused(phrase)) => phrase,
+        Err(NotProved::Unread) if is_login => return Err(NotAllowed::Unknown),
+        Err(NotProved::Unread) => return Ok(Arc::clone(proved)),
     };
-    refused(Refusal::with_phrase(RefusalReason::CredentialsRefused, phrase))
+    let refusal = Refusal::with_phrase(RefusalReason::CredentialsRefused, phrase);
+    Err(NotAllowed::DeniedLocally(refusal))
 }
 
 /// Returns the review that decides whether the user may reach the target; `None` if the target's lists allow it. They

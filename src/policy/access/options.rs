@@ -32,6 +32,10 @@ pub struct Options {
     pub oidc: Vec<Issuer>,
     /// The file of users.
     pub users: Option<UserFileOptions>,
+    /// The file of authorities whose SSH certificates prove users.
+    pub ssh_authorities: Option<UserFileOptions>,
+    /// A Secret with public keys of users.
+    pub ssh_keys: Option<KeySecretOptions>,
     /// Short tickets instead of tokens.
     pub tickets: Option<TicketOptions>,
 }
@@ -39,7 +43,7 @@ pub struct Options {
 impl Options {
     /// Returns whether any of these settings reads a cluster.
     pub fn reads_cluster(&self) -> bool {
-        self.kubernetes.is_some() || self.tickets.is_some()
+        self.kubernetes.is_some() || self.tickets.is_some() || self.ssh_keys.is_some()
     }
 }
 
@@ -149,7 +153,7 @@ pub struct Issuer {
     pub no_env_proxy: bool,
 }
 
-/// A file of users, with password hashes and public keys.
+/// A file of users, with password hashes and public keys, or one of authorities for SSH certificates.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename = "file", deny_unknown_fields)]
 pub struct UserFileOptions {
@@ -180,8 +184,35 @@ pub struct TicketOptions {
     #[serde(deserialize_with = "forms::one::<TicketLife, _>")]
     pub ttl: Duration,
     /// The Secret with the tickets that operators make.
-    #[serde(deserialize_with = "forms::one::<TicketSecret, _>")]
+    #[serde(deserialize_with = "forms::one::<SecretForm, _>")]
     pub secret: SecretName,
+}
+
+/// A Secret with public keys of users.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct KeySecretOptions {
+    /// True if they are accepted.
+    pub enabled: bool,
+    /// The Secret, with a key for each user.
+    #[serde(deserialize_with = "forms::one::<SecretForm, _>")]
+    pub secret: SecretName,
+    /// The prefix of its users' names, see [`UserFileOptions`].
+    #[serde(deserialize_with = "forms::some::<NamePrefix, _>")]
+    pub username_prefix: Option<Box<str>>,
+}
+
+impl Default for KeySecretOptions {
+    fn default() -> Self {
+        Self {
+            enabled: false,
+            secret: SecretName {
+                namespace: None,
+                name: "switchboard-ssh-keys".into(),
+            },
+            username_prefix: None,
+        }
+    }
 }
 
 /// The name of a Secret.
@@ -216,7 +247,7 @@ forms::forms! {
     NamePrefix: Box<str> = name_prefix, Schema::Pattern("");
     KeySet: Jwks = Jwks::from_str, Schema::Text;
     TicketLife: Duration = |text| within_a_day(text, MIN_LIFETIME, ["must be at least 10m", "must be at most 1d"]), DURATION;
-    TicketSecret: SecretName = secret, Schema::Pattern("^([a-z0-9]([-a-z0-9]*[a-z0-9])?/)?[a-z0-9]([-a-z0-9.]*[a-z0-9])?$");
+    SecretForm: SecretName = secret, Schema::Pattern("^([a-z0-9]([-a-z0-9]*[a-z0-9])?/)?[a-z0-9]([-a-z0-9.]*[a-z0-9])?$");
 }
 
 fn subject() -> Box<str> {

@@ -211,7 +211,11 @@ impl Reviews {
                 return tickets.authenticate(*key, self.watches.are_out_of_date(), count);
             }
             // Not cached, and nothing is counted: nobody guesses a key whose signature has to be made.
-            Source::UserKeys(users, user, key) => return users.verify_key(user, key, client),
+            Source::Ssh => {
+                return config
+                    .sources
+                    .verify_ssh(credential, client, self.watches.are_out_of_date());
+            }
             Source::Users(..) | Source::Issuer(..) | Source::ApiServer(..) => {}
         }
         let digest = self.key.credential(credential, client);
@@ -295,7 +299,7 @@ impl Reviews {
         let queue = match source {
             Source::Users(..) => &self.passwords,
             Source::ApiServer(..) => &self.tokens,
-            Source::Issuer(..) | Source::Tickets(..) | Source::UserKeys(..) | Source::Refused(_) => return Ok(None),
+            Source::Issuer(..) | Source::Tickets(..) | Source::Ssh | Source::Refused(_) => return Ok(None),
         };
         queue.enter(client).await.map(Some).ok_or_else(busy)
     }
@@ -334,7 +338,7 @@ impl Reviews {
                 let answer = reviewer.review_token(token, jwt.as_deref());
                 self.count_review(TOKEN, answer).await?
             }
-            Source::Tickets(..) | Source::UserKeys(..) | Source::Refused(_) => Verdict::Rejected(NO_SOURCE.into()),
+            Source::Tickets(..) | Source::Ssh | Source::Refused(_) => Verdict::Rejected(NO_SOURCE.into()),
         };
         let changes = self.changes.lock();
         let verdict = match verdict {

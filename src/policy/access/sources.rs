@@ -1,15 +1,18 @@
 //! The configuration of access control, and the source that checks a credential.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use super::credentials::credential::Credential;
 use super::oidc::{Issuers, Verifier};
 use super::options::{Options, Permission};
-use super::passwords::PasswordFile;
-use super::reviewer::{Action, Reviewer, Right};
+use super::passwords::key_secret::KeySecret;
+use super::passwords::{PasswordFile, UNKNOWN_KEY};
+use super::reviewer::{Action, NoAnswer, ReviewError, Reviewer, Right, Verdict};
+use super::ssh_authorities::{SshAuthorities, UNKNOWN_AUTHORITY};
 use super::tickets::{Key, Tickets};
-use super::user::Method;
+use super::user::{Method, User};
 use crate::base::secret::Secret;
 use crate::policy::allowlist::Target;
 use crate::protocol::host_key::HostKey;
@@ -24,6 +27,10 @@ pub struct Sources {
     pub issuers: Option<Arc<Issuers>>,
     /// The file of users.
     pub users: Option<Arc<PasswordFile>>,
+    /// The public keys in the cluster.
+    pub key_secret: Option<Arc<KeySecret>>,
+    /// The authorities of SSH certificates.
+    pub ssh_authorities: Option<Arc<SshAuthorities>>,
     /// The tickets.
     pub tickets: Option<Arc<Tickets>>,
 }
@@ -41,8 +48,8 @@ pub(super) enum Source {
     Tickets(Arc<Tickets>, Key),
     /// A name and a password.
     Users(Arc<PasswordFile>, Box<str>, Secret),
-    /// A name and a public key.
-    UserKeys(Arc<PasswordFile>, Box<str>, Arc<HostKey>),
+    /// A public key or certificate of SSH, of which nothing is cached.
+    Ssh,
     Issuer(Arc<Verifier>, Arc<Jwt>),
     /// A token, and its claims if it is a JWT.
     ApiServer(Arc<dyn Reviewer>, Secret, Option<Arc<Jwt>>),
@@ -50,25 +57,38 @@ pub(super) enum Source {
     Refused(Box<str>),
 }
 
+/// Why a public key or certificate of SSH proves no user.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NotProved {
+    /// For this reason.
+    Refused(&'static str),
+    /// A file that decides has not been read yet.
+    Unread,
+}
+
 impl Sources {
     /// Returns the credential in the form in which it is checked. A password becomes a token, whatever the user name,
     /// if there is no file of users, or if it has the form of a ticket or of an accepted token. Any other password
     /// remains one, even if the file lacks the name: a misspelt name must not send a password to the API server.
     pub(super) fn normalize(&self, credential: Credential) -> Credential {
-        match credential {
-            Credential::Basic { password, .. } if !self.takes_password(&password) => Credential::Bearer(password),
-            credential @ (Credential::Basic { .. } | Credential::Bearer(_) | Credential::PublicKey { .. }) => {
-                credential
+        match &credential {
+            Credential::Basic { password, .. } if !self.takes_password(password) => {
+                Credential::Bearer(password.clone())
             }
+            Credential::Basic { .. }
+            | Credential::Bearer(_)
+            | Credential::PublicKey { .. }
+            | Credential::SshCertificate { .. } => credential,
         }
     }
 
-    /// Returns the user name of a credential that is a password or a public key, and the method, even if the file lacks the
-    /// name, which the answer must not reveal.
+    /// Returns the user name of a credential that is a password, a public key or a certificate of SSH, and the method, even if
+    /// the file lacks the name, which the answer must not reveal.
     pub(super) fn claim<'a>(&self, credential: &'a Credential) -> Option<(&'a str, Method)> {
         match credential {
             Credential::Basic { user, password } => self.takes_password(password).then_some((user, Method::Password)),
             Credential::PublicKey { user, .. } => Some((user, Method::PublicKey)),
+            Credential::SshCertificate { user, .. } => Some((user, Method::SshCertificate)),
             Credential::Bearer(_) => None,
         }
     }
@@ -82,10 +102,117 @@ impl Sources {
         self.reviewer.is_some() || self.issuers.is_some()
     }
 
+    /// Returns the verdict on a public key or certificate of SSH, whose signatures are verified. It costs a few comparisons. If
+    /// the Secret of keys `is_out_of_date`, none of it proves a user.
+    ///
+    /// # Errors
+    /// A file that decides has not been read yet, or the Secret is not known as it is now.
+    pub(super) fn verify_ssh(
+        &self,
+        credential: &Credential,
+        client: IpAddr,
+        is_out_of_date: bool,
+    ) -> Result<Verdict, ReviewError> {
+        let now = match credential {
+            Credential::PublicKey { user, key } if is_out_of_date && self.key_secret.is_some() => {
+                let of_file = self.user_in_file(user, key, client).and_then(Result::ok);
+                of_file.filter(|user| !user.has_expired()).ok_or(NotProved::Unread)
+            }
+            Credential::PublicKey { .. }
+            | Credential::SshCertificate { .. }
+            | Credential::Basic { .. }
+            | Credential::Bearer(_) => self.ssh_user(credential, client),
+        };
+        match now {
+            Ok(user) if user.has_expired() => Ok(Verdict::Rejected(EXPIRED_KEY.into())),
+            Ok(user) => Ok(Verdict::Authenticated(user.into())),
+            Err(NotProved::Refused(phrase)) => Ok(Verdict::Rejected(phrase.into())),
+            Err(NotProved::Unread) => Err(ReviewError::new(
+                NoAnswer::Unavailable,
+                "the keys of users are not known now",
+            )),
+        }
+    }
+
+    /// Returns the user that a public key or certificate of SSH proves now, or would if it had not expired.
+    pub(super) fn ssh_user(&self, credential: &Credential, client: IpAddr) -> Result<User, NotProved> {
+        match credential {
+            Credential::PublicKey { user, key } => {
+                // Of equal weights the last one counts.
+                let both = [
+                    self.user_in_secret(user, key, client),
+                    self.user_in_file(user, key, client),
+                ];
+                let known = both.into_iter().flatten().max_by_key(weight);
+                known.unwrap_or(Err(NotProved::Refused(NO_SOURCE)))
+            }
+            Credential::SshCertificate { user, certificate } => {
+                let file = self
+                    .ssh_authorities
+                    .as_ref()
+                    .ok_or(NotProved::Refused(UNKNOWN_AUTHORITY))?;
+                let authorities = file.contents().ok_or(NotProved::Unread)?;
+                let checked = authorities.check(user, certificate, client);
+                checked.map_err(NotProved::Refused)?;
+                self.with_groups(Method::SshCertificate, &file.full_name(user), certificate.expires())
+            }
+            Credential::Basic { .. } | Credential::Bearer(_) => Err(NotProved::Refused(NO_SOURCE)),
+        }
+    }
+
+    fn user_in_file(&self, user: &str, key: &HostKey, client: IpAddr) -> Option<Result<User, NotProved>> {
+        let users = self.users.as_ref()?;
+        Some(match users.is_loaded() {
+            true => users.user_of_key(user, key, client).map_err(NotProved::Refused),
+            false => Err(NotProved::Unread),
+        })
+    }
+
+    fn user_in_secret(&self, user: &str, key: &HostKey, client: IpAddr) -> Option<Result<User, NotProved>> {
+        let secret = self.key_secret.as_ref()?;
+        if !secret.is_listed() {
+            return Some(Err(NotProved::Unread));
+        }
+        let expires = secret.expiry(user, key, client).map_err(NotProved::Refused);
+        Some(expires.and_then(|expires| self.with_groups(Method::PublicKey, &secret.full_name(user), expires)))
+    }
+
+    /// Returns a user with the groups that the file of users gives the name.
+    fn with_groups(&self, method: Method, name: &str, expires: Option<SystemTime>) -> Result<User, NotProved> {
+        let groups = match &self.users {
+            // An authorizer may deny by a group.
+            Some(users) if !users.is_loaded() => return Err(NotProved::Unread),
+            Some(users) => users.groups(name),
+            None => Vec::new(),
+        };
+        Ok(User::claimed(method, name, groups, expires))
+    }
+
+    /// Returns whether a user may have a key or certificate of SSH.
+    pub(super) fn has_keys(&self) -> bool {
+        let in_secret = self.key_secret.as_ref().is_some_and(|secret| secret.has_keys());
+        in_secret || self.users.as_ref().is_some_and(|users| users.has_keys()) || self.has_authorities()
+    }
+
+    /// Returns whether certificates of SSH are accepted.
+    pub(super) fn has_authorities(&self) -> bool {
+        self.ssh_authorities.as_ref().is_some_and(|file| !file.is_empty())
+    }
+
     /// Returns the tickets, and the hash of a string that has the shape of a ticket. Such a string is checked as
     /// nothing else, so a wrong ticket costs no more than its hash.
     pub(super) fn ticket(&self, text: &Secret) -> Option<(&Arc<Tickets>, Key)> {
         Some((self.tickets.as_ref()?, Key::from_ticket(text)?))
+    }
+}
+
+/// Returns which of two answers about a key counts: that of the greater weight.
+fn weight(answer: &Result<User, NotProved>) -> u8 {
+    match answer {
+        Ok(user) if !user.has_expired() => 4,
+        Err(NotProved::Unread) => 3,
+        Ok(_) => 2,
+        Err(NotProved::Refused(reason)) => u8::from(*reason != UNKNOWN_KEY),
     }
 }
 
@@ -117,12 +244,8 @@ impl AccessConfig {
             (Credential::Basic { user, password }, Some(users)) => {
                 return Source::Users(Arc::clone(users), user.clone(), password.clone());
             }
-            (Credential::PublicKey { user, key }, Some(users)) => {
-                return Source::UserKeys(Arc::clone(users), user.clone(), Arc::clone(key));
-            }
-            (Credential::Basic { .. } | Credential::PublicKey { .. }, None) => {
-                return Source::Refused(NO_SOURCE.into());
-            }
+            (Credential::PublicKey { .. } | Credential::SshCertificate { .. }, _) => return Source::Ssh,
+            (Credential::Basic { .. }, None) => return Source::Refused(NO_SOURCE.into()),
             (Credential::Bearer(token), _) => token,
         };
         if let Some((tickets, key)) = sources.ticket(token) {
@@ -175,5 +298,7 @@ impl AccessConfig {
 
 /// The answer to a credential of a kind that is not accepted.
 pub(super) const NO_SOURCE: &str = "the credential is of no kind that is accepted here";
+/// The answer to a key or certificate that has expired.
+pub(super) const EXPIRED_KEY: &str = "the key or its certificate has expired";
 /// The interval of rechecks without `access.kubernetes`.
 const FALLBACK: Duration = Duration::from_mins(5);

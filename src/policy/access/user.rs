@@ -77,6 +77,8 @@ pub enum Method {
     Password,
     /// A public key of the users file.
     PublicKey,
+    /// A certificate of an SSH key.
+    SshCertificate,
     /// A ticket.
     Ticket,
     /// The certificate of the TLS handshake.
@@ -85,18 +87,24 @@ pub enum Method {
 
 impl Method {
     /// Every method, for metrics that begin at 0.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::TokenReview,
         Self::Oidc,
         Self::Password,
         Self::PublicKey,
+        Self::SshCertificate,
         Self::Ticket,
         Self::Certificate,
     ];
 
-    /// Returns whether the file of users has the proof, under the user's name.
+    /// Returns whether the files of `access` prove it, under the user name that the client has sent.
     pub fn is_of_file(self) -> bool {
-        matches!(self, Self::Password | Self::PublicKey)
+        matches!(self, Self::Password | Self::PublicKey | Self::SshCertificate)
+    }
+
+    /// Returns whether it is a key with which an SSH client has signed.
+    pub(super) fn is_of_ssh(self) -> bool {
+        matches!(self, Self::PublicKey | Self::SshCertificate)
     }
 
     /// Returns the value of the label.
@@ -106,6 +114,7 @@ impl Method {
             Self::Oidc => "oidc",
             Self::Password => "password",
             Self::PublicKey => "public_key",
+            Self::SshCertificate => "ssh_certificate",
             Self::Ticket => "ticket",
             Self::Certificate => "certificate",
         }

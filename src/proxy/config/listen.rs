@@ -221,13 +221,14 @@ fn jump_host(port: &mut Port, field: &Field<'_>) {
     match port.ssh {
         SshMode::Off if !port.host_keys.is_empty() => files.fault("has no effect without `ssh`"),
         SshMode::Off => {}
-        SshMode::Only if port.tls != Mode::Off => mode.fault("a port for SSH only has no `tls`"),
-        SshMode::Jump | SshMode::Only if port.host_keys.is_empty() => {
-            mode.fault("needs `host_keys`: the files of its private keys, such as `ssh-keygen -t ed25519` makes");
+        SshMode::Only if port.tls != Mode::Off && cfg!(feature = "jump") => {
+            mode.fault("a port for SSH only has no `tls`");
         }
         SshMode::Jump | SshMode::Only => match JumpHost::load(&port.host_keys) {
-            Ok(jump_host) => port.jump_host = Some(Arc::new(jump_host)),
+            // A build without jump hosts needs no keys.
+            Err(fault) if port.host_keys.is_empty() || !cfg!(feature = "jump") => mode.fault(fault),
             Err(fault) => files.fault(fault),
+            Ok(jump_host) => port.jump_host = Some(Arc::new(jump_host)),
         },
     }
 }

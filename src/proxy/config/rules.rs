@@ -13,8 +13,9 @@ use crate::base::follow::ReloadResult;
 use crate::base::yaml::field::Field;
 use crate::kubernetes::{self, files};
 use crate::net::tls::{self, ClientAuth, Settings, TlsFile};
-use crate::policy::access::passwords::PasswordFile;
-use crate::policy::access::{self, Issuer, Jwks, Mode, oidc};
+use crate::policy::access::passwords::Users;
+use crate::policy::access::ssh_authorities::AuthorityKeys;
+use crate::policy::access::{self, Contents, FollowedFile, Issuer, Jwks, Mode, oidc};
 use crate::policy::allowlist::StaticTarget;
 use crate::proxy::connection::{SshMode, Timeouts};
 use crate::tunnel::host_key_files::HostKeyFiles;
@@ -161,6 +162,7 @@ fn clusters(file: &mut ConfigFile, top: &Field<'_>) -> Option<PathBuf> {
     let own = access.kubernetes.as_mut().and_then(|options| options.kubeconfig.take());
     access.kubernetes.take_if(|options| !options.enabled);
     access.tickets.take_if(|options| !options.enabled);
+    access.ssh_keys.take_if(|options| !options.enabled);
     let is_shared = access.reads_cluster() && own.is_none();
     let of_services = services.as_ref().and_then(|options| options.kubeconfig.clone());
     services.take_if(|options| !options.enabled);
@@ -198,25 +200,44 @@ fn users(options: &access::Options, access: &Field<'_>, takes_anchors: bool) {
     let mode = access.at("mode");
     // A fault in a source of users is one thing to fix, not two.
     if options.mode != Mode::Open && !proves_users(options) && !access.has_faults() {
-        mode.fault("no user can be proved: it needs `kubernetes`, `oidc`, `users` or `tickets`");
-    } else if takes_anchors && !proves_users(options) && !access.has_faults() {
+        mode.fault(
+            "no user can be proved: it needs `kubernetes`, `oidc`, `users`, `tickets`, `ssh_keys` or `ssh_authorities`",
+        );
+    } else if takes_anchors && !proves_users_of_http(options) && !access.has_faults() {
         access.fault("no anchor can prove its user: it needs `kubernetes`, `oidc`, `users` or `tickets`");
     }
-    let Some(path) = options.users.as_ref().map(|users| &users.file) else {
-        return;
-    };
-    let field = access.at("users.file");
-    let users = PasswordFile::open(path);
-    if let Some(weakness) = users.as_ref().ok().and_then(PasswordFile::weakness) {
-        field.warning(format!("{}: {weakness}", path.display()));
+    let users = file_about_users::<Users>(options.users.as_ref(), &access.at("users.file"));
+    if let Some((path, weakness)) = users.and_then(|(path, users)| Some((path, users.weakness()?))) {
+        access
+            .at("users.file")
+            .warning(format!("{}: {weakness}", path.display()));
     }
-    for fault in users.err().unwrap_or_default() {
-        field.fault_of_a_check(format!("{}: {fault}", path.display()));
+    file_about_users::<AuthorityKeys>(options.ssh_authorities.as_ref(), &access.at("ssh_authorities.file"));
+}
+
+/// Reads a file, and reports its faults. Returns it with its path if it has none.
+fn file_about_users<'a, T: Contents>(
+    options: Option<&'a access::UserFileOptions>,
+    field: &Field<'_>,
+) -> Option<(&'a Path, FollowedFile<T>)> {
+    let path = &*options?.file;
+    match FollowedFile::open(path) {
+        Ok(file) => return Some((path, file)),
+        Err(faults) => {
+            for fault in faults {
+                field.fault_of_a_check(format!("{}: {fault}", path.display()));
+            }
+        }
     }
+    None
 }
 
 /// Returns whether there is a source that authenticates users.
 pub(super) fn proves_users(options: &access::Options) -> bool {
+    proves_users_of_http(options) || options.ssh_authorities.is_some() || options.ssh_keys.is_some()
+}
+
+fn proves_users_of_http(options: &access::Options) -> bool {
     options.kubernetes.is_some() || !options.oidc.is_empty() || options.users.is_some() || options.tickets.is_some()
 }
 

@@ -61,6 +61,8 @@ access:
       no_env_proxy: true
     - {issuer: other, audiences: [a, b], jwks: /etc/switchboard/keys.json}
   users: {file: /etc/switchboard/users, username_prefix: "file:"}
+  ssh_authorities: {file: /etc/switchboard/authorities, username_prefix: "ssh:"}
+  ssh_keys: {enabled: true, secret: keys, username_prefix: "key:"}
   tickets: {enabled: true, ttl: 4h, secret: ssh/tickets}
 anchors: {replicas: auto, service: ingress}
 allowlist:

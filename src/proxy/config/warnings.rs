@@ -35,7 +35,14 @@ pub(super) fn add(config: &Config, top: &Field<'_>) {
 
 /// Reports values that another key makes meaningless.
 fn without_effect(config: &Config, top: &Field<'_>) {
-    for section in ["access.kubernetes", "access.tickets", "allowlist.kubernetes"].map(|key| top.at(key)) {
+    for section in [
+        "access.kubernetes",
+        "access.tickets",
+        "access.ssh_keys",
+        "allowlist.kubernetes",
+    ]
+    .map(|key| top.at(key))
+    {
         // A kubeconfig may be read by another section, or it is a fault.
         if section.is_given() && !["enabled", "kubeconfig"].iter().any(|key| section.at(key).is_given()) {
             section.warning("no effect without `enabled: true`");

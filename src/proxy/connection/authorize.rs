@@ -13,7 +13,6 @@ use crate::policy::access::credentials::credential::{Credential, CredentialError
 use crate::policy::access::{Mode, RequestCredentials, Right, Subject, TunnelGrant, User};
 use crate::policy::allowlist::Target;
 use crate::protocol::end_notice::Marker;
-use crate::protocol::host_key::HostKey;
 use crate::proxy::anchors::AnchorStream;
 use crate::proxy::http::{ConnectRequest, NamedSession, RefusalMode};
 use crate::proxy::record::Door;
@@ -202,18 +201,18 @@ pub(super) async fn log_in(
 }
 
 /// Checks a key that an SSH client offers. The client has proved nothing yet, so the record names no user.
-pub(super) fn check_offered_key(name: &str, key: HostKey, pending: &mut PendingRequest<'_>) -> Result<(), Refusal> {
+pub(super) fn check_offered_key(key: &Credential, pending: &mut PendingRequest<'_>) -> Result<(), Refusal> {
     let access = &pending.shared.access;
-    let checked = access.check_offered_key(name, &key, pending.addresses.source.ip());
+    let checked = access.check_offered_key(key, pending.addresses.source.ip());
     if let Err(refusal) = &checked {
-        let (user, key) = (name.into(), Arc::new(key));
-        pending.record.info.claimed = access.claimed_user(&Credential::PublicKey { user, key });
+        pending.record.info.claimed = access.claimed_user(key);
         pending.record.set_authorization(refusal, true);
     }
     checked
 }
 
-/// Returns whether a proved user may use that user name. That of a password or key was looked up already, with its prefix.
+/// Returns whether a proved user may use that user name. That of a password, key or certificate was looked up already, with its
+/// prefix.
 fn may_log_in_as(name: &str, user: &User) -> bool {
     name.is_empty() || user.method.is_of_file() || *user.name == *name
 }

@@ -11,6 +11,7 @@ use super::shared::Port;
 use crate::base::boxed::boxed;
 use crate::policy::access::Mode;
 use crate::policy::access::credentials::credential::Credential;
+use crate::protocol::host_key::HostKey;
 use crate::proxy::exchange::{ChannelExchange, Exchange};
 use crate::proxy::http::RefusalMode;
 use crate::proxy::record::Door;
@@ -133,14 +134,20 @@ async fn check(user: &str, proof: Proof, pending: &mut PendingRequest<'_>) -> Re
     let name = user.split('%').next().unwrap_or_default();
     let credential = match proof {
         Proof::Password(password) => Credential::of_ssh(name, password).ok_or(RefusalReason::CredentialsRefused)?,
-        Proof::OfferedKey(key) => return check_offered_key(name, key, pending).map(|()| None),
-        Proof::Key(key) => Credential::PublicKey {
+        Proof::OfferedKey(key) => return check_offered_key(&public_key(name, key), pending).map(|()| None),
+        Proof::Key(key) => public_key(name, key),
+        Proof::Certificate(certificate) => Credential::SshCertificate {
             user: name.into(),
-            key: Arc::new(key),
+            certificate: Arc::new(certificate),
         },
     };
     boxed(log_in(name, credential.clone(), pending)).await?;
     Ok(Some(credential))
+}
+
+fn public_key(user: &str, key: HostKey) -> Credential {
+    let (user, key) = (user.into(), Arc::new(key));
+    Credential::PublicKey { user, key }
 }
 
 /// Serves each channel to its end.

@@ -4,16 +4,23 @@ use std::fmt::Display;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use tokio::sync::watch;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::{error, info, warn};
 
 use crate::base::follow::{READ_TIMEOUT, ReadFailure, ReloadResult};
 use crate::daemon::threads::run_within;
 use crate::daemon::vital::keep_running;
-use crate::kubernetes::{ApiReviewer, BackgroundRuntime, WatchContext, report_cluster, watch_rbac, watch_tickets};
-use crate::policy::access::passwords::UserFault;
+use crate::kubernetes::{
+    ApiReviewer, BackgroundRuntime, SecretTable, WatchContext, report_cluster, watch_rbac, watch_secret,
+};
+use crate::policy::access::passwords::key_secret::KeySecret;
+use crate::policy::access::passwords::{UserFault, Users};
+use crate::policy::access::ssh_authorities::AuthorityKeys;
 use crate::policy::access::tickets::Tickets;
-use crate::policy::access::{self, Reviewer, Sources, TicketOptions, oidc, passwords};
+use crate::policy::access::{
+    self, Access, Contents, FollowedFile, KeySecretOptions, Reviewer, SecretName, Sources, TicketOptions, oidc,
+};
 use crate::proxy::config::Config;
 use crate::proxy::connection::Shared;
 
@@ -23,9 +30,12 @@ pub(super) struct AccessSources {
     /// The options, their kubeconfig, and whether users are authenticated.
     applied: Option<(access::Options, Option<PathBuf>, bool)>,
     issuers: SourceSlot<Vec<access::Issuer>, Arc<oidc::Issuers>>,
-    users: SourceSlot<access::UserFileOptions, UserFile>,
+    users: SourceSlot<access::UserFileOptions, UserFile<Users>>,
+    ssh_authorities: SourceSlot<access::UserFileOptions, UserFile<AuthorityKeys>>,
     /// The tickets, with their options and the kubeconfig.
-    tickets: SourceSlot<(TicketOptions, Option<PathBuf>), ClusterTickets>,
+    tickets: SourceSlot<(TicketOptions, Option<PathBuf>), ClusterTable<Tickets>>,
+    /// The keys of the cluster, likewise.
+    key_secret: SourceSlot<(KeySecretOptions, Option<PathBuf>), ClusterTable<KeySecret>>,
     /// The watch of roles and bindings, replaced when the settings change.
     watch: Option<BackgroundRuntime>,
 }
@@ -47,26 +57,29 @@ fn keep_or<'a, O: Clone + PartialEq, T>(
     slot.as_ref().map(|(_, source)| source)
 }
 
-/// The file of users, followed until this is dropped.
+/// A file about users, followed until this is dropped.
 #[derive(Debug)]
-struct UserFile {
-    users: Arc<passwords::PasswordFile>,
+struct UserFile<T> {
+    file: Arc<FollowedFile<T>>,
     _following: AbortOnDropHandle<()>,
 }
 
-/// The tickets of the cluster, followed until this is dropped.
+/// The table of a Secret of the cluster, followed until this is dropped.
 #[derive(Debug)]
-struct ClusterTickets {
-    tickets: Arc<Tickets>,
+struct ClusterTable<T> {
+    table: Arc<T>,
     _watch: BackgroundRuntime,
     _reporting: AbortOnDropHandle<()>,
 }
 
 impl AccessSources {
-    /// Applies the settings, if they have changed, also to open tunnels. The file of users is read again in any case.
+    /// Applies the settings, if they have changed, also to open tunnels. The files about users are read again in any case.
     pub(super) fn apply(&mut self, config: &Config, shared: &Arc<Shared>) {
-        if let Some((_, file)) = &self.users {
-            file.users.read_again();
+        if let Some((_, users)) = &self.users {
+            users.file.read_again();
+        }
+        if let Some((_, authorities)) = &self.ssh_authorities {
+            authorities.file.read_again();
         }
         let kubeconfig = &config.access_kubeconfig;
         let applied = (config.access.clone(), kubeconfig.clone(), config.proves_users());
@@ -79,7 +92,7 @@ impl AccessSources {
             tokio::spawn(report_cluster("access", kubeconfig.clone()));
         }
         let sources = self.sources(asked, kubeconfig, shared);
-        let watch = asked.and_then(|options| watch(options, kubeconfig, shared));
+        let watch = asked.and_then(|options| rbac_of(options, kubeconfig, shared));
         shared.access.apply(options.clone(), sources);
         self.watch = watch;
         self.applied = Some(applied);
@@ -97,14 +110,29 @@ impl AccessSources {
         let users = options.and_then(|options| options.users.as_ref());
         let tickets = options.and_then(|options| options.tickets.clone());
         let tickets = tickets.map(|options| (options, kubeconfig.clone()));
-        let users = keep_or(&mut self.users, users, |own| Some(users_of(own, shared)));
+        let users = keep_or(&mut self.users, users, |own| Some(file_of(own, "users", shared)));
+        let authorities = options.and_then(|options| options.ssh_authorities.as_ref());
+        let authorities = keep_or(&mut self.ssh_authorities, authorities, |own| {
+            Some(file_of(own, "ssh_authorities", shared))
+        });
         let tickets = keep_or(&mut self.tickets, tickets.as_ref(), |(options, kubeconfig)| {
-            tickets_of(options, kubeconfig.clone(), shared)
+            let tickets = Arc::new(Tickets::new(options.ttl));
+            let changed = (tickets.changed(), Access::tickets_changed as fn(&Access));
+            table_of(tickets, (&options.secret, kubeconfig), changed, shared)
+        });
+        let keys = options.and_then(|options| options.ssh_keys.clone());
+        let keys = keys.map(|options| (options, kubeconfig.clone()));
+        let keys = keep_or(&mut self.key_secret, keys.as_ref(), |(options, kubeconfig)| {
+            let keys = Arc::new(KeySecret::new(options.username_prefix.clone()));
+            let changed = (keys.changed(), Access::key_secret_changed as fn(&Access));
+            table_of(keys, (&options.secret, kubeconfig), changed, shared)
         });
         Sources {
             issuers: keep_or(&mut self.issuers, issuers, |own| issuers_of(own)).cloned(),
-            users: users.map(|file| Arc::clone(&file.users)),
-            tickets: tickets.map(|own| Arc::clone(&own.tickets)),
+            users: users.map(|own| Arc::clone(&own.file)),
+            ssh_authorities: authorities.map(|own| Arc::clone(&own.file)),
+            tickets: tickets.map(|own| Arc::clone(&own.table)),
+            key_secret: keys.map(|own| Arc::clone(&own.table)),
             reviewer: options.and_then(|options| options.kubernetes.as_ref()).map(reviewer),
         }
     }
@@ -129,16 +157,17 @@ fn issuers_of(issuers: &[access::Issuer]) -> Option<Arc<oidc::Issuers>> {
     (!issuers.is_empty()).then(|| Arc::new(oidc::Issuers::new(issuers)))
 }
 
-fn users_of(options: &access::UserFileOptions, shared: &Arc<Shared>) -> UserFile {
+/// Follows the file of a setting of `access`.
+fn file_of<T: Contents>(options: &access::UserFileOptions, key: &'static str, shared: &Arc<Shared>) -> UserFile<T> {
     let access = Arc::clone(&shared.access);
-    let what = format!("the users of {}", options.file.display());
-    follow_users(options, move |users, found| {
+    let what = format!("the {key} of {}", options.file.display());
+    follow_file(options, move |file, found| {
         match &found {
             Ok(found) => log_unread(found, &what),
-            Err(error) => warn!("the file of users was {error}: the users stay as they were"),
+            Err(error) => warn!("{what} were {error}: they stay as they were"),
         }
         if found == Ok(ReloadResult::Loaded) {
-            info!(users = users.len(), "users loaded");
+            info!(entries = file.len(), "{key} loaded");
             access.users_changed();
         }
     })
@@ -146,47 +175,52 @@ fn users_of(options: &access::UserFileOptions, shared: &Arc<Shared>) -> UserFile
 
 /// Reads the file, waiting at most [`READ_TIMEOUT`], and follows it. Every reading is reported, even the first and late
 /// ones.
-fn follow_users<R>(options: &access::UserFileOptions, report: R) -> UserFile
+fn follow_file<T: Contents, R>(options: &access::UserFileOptions, report: R) -> UserFile<T>
 where
-    R: Fn(&passwords::PasswordFile, Result<ReloadResult<UserFault>, ReadFailure>) + Clone + Send + Sync + 'static,
+    R: Fn(&FollowedFile<T>, Result<ReloadResult<UserFault>, ReadFailure>) + Clone + Send + Sync + 'static,
 {
-    let users = passwords::PasswordFile::empty(&options.file).with_prefix(options.username_prefix.clone());
-    let users = Arc::new(users);
-    let (first, own) = (Arc::clone(&users), Arc::clone(&users));
+    let file = FollowedFile::empty(&options.file).with_prefix(options.username_prefix.clone());
+    let file = Arc::new(file);
+    let (first, own) = (Arc::clone(&file), Arc::clone(&file));
     let report = move |found| report(&own, found);
     let report_first = report.clone();
     if !run_within(READ_TIMEOUT, move || report_first(Ok(first.reload()))) {
         report(Err(ReadFailure::NoThread));
     }
-    let own = Arc::clone(&users);
+    let own = Arc::clone(&file);
     let follow = move || Arc::clone(&own).follow(report.clone());
-    let following = tokio::spawn(keep_running("the task that follows the file of users", follow));
+    let following = tokio::spawn(keep_running("the task that follows a file about users", follow));
     UserFile {
-        users,
+        file,
         _following: AbortOnDropHandle::new(following),
     }
 }
 
-/// Starts to follow the tickets; `None` without a thread for it, and then no ticket is accepted.
-fn tickets_of(options: &TicketOptions, kubeconfig: Option<PathBuf>, shared: &Arc<Shared>) -> Option<ClusterTickets> {
-    let tickets = Arc::new(Tickets::new(options.ttl));
-    let watch = watch_tickets(origin(kubeconfig, shared), options, Arc::clone(&tickets));
+/// Starts to follow a Secret, and calls the function after each change of the table; `None` without a thread for it, and then no
+/// entry is accepted.
+fn table_of<T: SecretTable>(
+    table: Arc<T>,
+    (secret, kubeconfig): (&SecretName, &Option<PathBuf>),
+    (changed, apply): (watch::Receiver<u64>, fn(&Access)),
+    shared: &Arc<Shared>,
+) -> Option<ClusterTable<T>> {
+    let watch = watch_secret(origin(kubeconfig.clone(), shared), secret.clone(), Arc::clone(&table));
     let watch = watch
-        .inspect_err(|error| error!(%error, "cannot follow tickets: none is accepted"))
+        .inspect_err(|error| error!(%error, "cannot follow {}: none is accepted", T::ENTRIES))
         .ok()?;
-    let (access, own) = (Arc::clone(&shared.access), Arc::clone(&tickets));
-    let reporting = tokio::spawn(keep_running("the task that follows tickets", move || {
-        let (access, mut changed) = (Arc::clone(&access), own.changed());
+    let access = Arc::clone(&shared.access);
+    let reporting = tokio::spawn(keep_running("the task that follows a Secret", move || {
+        let (access, mut changed) = (Arc::clone(&access), changed.clone());
         async move {
             // First for the change that a panic may have taken.
-            access.tickets_changed();
+            apply(&access);
             while changed.changed().await.is_ok() {
-                access.tickets_changed();
+                apply(&access);
             }
         }
     }));
-    Some(ClusterTickets {
-        tickets,
+    Some(ClusterTable {
+        table,
         _watch: watch,
         _reporting: AbortOnDropHandle::new(reporting),
     })
@@ -201,7 +235,7 @@ fn origin(kubeconfig: Option<PathBuf>, shared: &Shared) -> WatchContext {
 }
 
 /// Follows roles and bindings, if the settings say so.
-fn watch(options: &access::Options, kubeconfig: &Option<PathBuf>, shared: &Arc<Shared>) -> Option<BackgroundRuntime> {
+fn rbac_of(options: &access::Options, kubeconfig: &Option<PathBuf>, shared: &Arc<Shared>) -> Option<BackgroundRuntime> {
     if !options.kubernetes.as_ref()?.watch_rbac {
         return None;
     }
@@ -242,9 +276,10 @@ mod tests {
             file,
             username_prefix: None,
         };
-        let file = follow_users(&options, move |users, found| sender.send((users.len(), found)).unwrap());
+        let own: UserFile<Users> =
+            follow_file(&options, move |users, found| sender.send((users.len(), found)).unwrap());
         // Read before the function returns, so that nothing is waited for.
         assert_eq!(reported.try_recv(), Ok((0, Ok(ReloadResult::Loaded))));
-        assert!(file.users.is_empty());
+        assert!(own.file.is_empty());
     }
 }

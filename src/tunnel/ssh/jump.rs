@@ -20,5 +20,5 @@ mod server;
 mod server;
 
 pub use self::channel::Channel;
-pub use self::request::{ChannelRequest, Event, Login, LoginRule, Proof};
+pub use self::request::{ChannelRequest, Event, Login, LoginRule, Proof, UserCertificate};
 pub use self::server::{Connection, JumpHost};

@@ -1,5 +1,6 @@
 //! Public keys at the jump host, by the clients that users have.
 
+use std::process::{ChildStdin, ChildStdout};
 use std::sync::Arc;
 
 use russh::client::AuthResult;
@@ -9,7 +10,7 @@ use super::*;
 
 /// A folder with the keys of a user, and the file of users.
 pub(super) struct User {
-    folder: TempDir,
+    pub(super) folder: TempDir,
 }
 
 impl User {
@@ -24,7 +25,7 @@ impl User {
     }
 
     /// Makes a key by these arguments of ssh-keygen, and returns the line of its `.pub`.
-    fn make(&self, name: &str, arguments: &[&str]) -> String {
+    pub(super) fn make(&self, name: &str, arguments: &[&str]) -> String {
         let mut keygen = quiet(program("ssh-keygen", "openssh-client"));
         keygen.args(["-q", "-N", "", "-C", name]).args(arguments);
         let path = self.path(name);
@@ -38,7 +39,7 @@ impl User {
         self.make(name, &["-t", "ed25519"])
     }
 
-    fn write(&self, text: &str) {
+    pub(super) fn write(&self, text: &str) {
         fs::write(self.path("users"), text).unwrap();
     }
 
@@ -49,7 +50,7 @@ impl User {
     }
 
     /// Lets ssh log in to the jump host as `user`, by these keys in turn and nothing else.
-    fn log_in_with(&self, jump_host: &JumpHost, user: &str, keys: &[&str]) {
+    pub(super) fn log_in_with(&self, jump_host: &JumpHost, user: &str, keys: &[&str]) {
         jump_host.configure(user);
         let lines = keys
             .iter()
@@ -58,16 +59,35 @@ impl User {
         let text = fs::read_to_string(jump_host.path("ssh_config")).unwrap();
         fs::write(jump_host.path("ssh_config"), text.replace("Host jump\n", &lines)).unwrap();
     }
+
+    /// Lets alice log in by this key, and returns her session and both ends of a cat there.
+    pub(super) fn session(
+        &self,
+        jump_host: &JumpHost,
+        key: &str,
+    ) -> (Process, Option<ChildStdin>, BufReader<ChildStdout>) {
+        self.log_in_with(jump_host, "alice", &[key]);
+        let mut ssh = jump_host.command("ssh");
+        ssh.args(["devbox.team-a", "echo in; cat"]);
+        ssh.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut session = Process::start(&mut ssh);
+        let stdin = session.child().stdin.take();
+        let mut stdout = BufReader::new(session.child().stdout.take().unwrap());
+        let mut line = String::new();
+        stdout.read_line(&mut line).unwrap();
+        assert_eq!(line, "in\n");
+        (session, stdin, stdout)
+    }
 }
 
 #[track_caller]
-fn echoes(jump_host: &JumpHost, command: &mut Command) {
+pub(super) fn echoes(jump_host: &JumpHost, command: &mut Command) {
     let finished = jump_host.run(command.args(["devbox.team-a", "echo in"])).succeeded();
     assert_eq!(finished.stdout, "in\n");
 }
 
 #[track_caller]
-fn is_refused(jump_host: &JumpHost) {
+pub(super) fn is_refused(jump_host: &JumpHost) {
     let refused = jump_host.run(jump_host.command("ssh").args(["devbox.team-a", "true"]));
     assert_eq!(refused.status.code(), Some(255), "{refused}");
     let said = "Permission denied (publickey,password,keyboard-interactive)";
@@ -159,7 +179,7 @@ fn a_key_opens_nothing_for_another_user_from_elsewhere_or_too_late() {
             &"credentials_refused".into(),
             &"".into(),
             &"bob".into(),
-            &"the key has expired".into()
+            &"the key or its certificate has expired".into()
         ),
         "{line}"
     );
@@ -178,21 +198,8 @@ fn a_key_that_is_removed_ends_its_session_and_no_other() {
     let user = User::new();
     let [one, other] = ["one", "other"].map(|name| user.key(name));
     let jump_host = user.start(&format!("alice::ops\nalice:{one}\nalice:{other}\n"));
-    let start = |key: &str| {
-        user.log_in_with(&jump_host, "alice", &[key]);
-        let mut ssh = jump_host.command("ssh");
-        ssh.args(["devbox.team-a", "echo in; cat"]);
-        ssh.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut session = Process::start(&mut ssh);
-        let stdin = session.child().stdin.take();
-        let mut stdout = BufReader::new(session.child().stdout.take().unwrap());
-        let mut line = String::new();
-        stdout.read_line(&mut line).unwrap();
-        assert_eq!(line, "in\n");
-        (session, stdin, stdout)
-    };
-    let (mut removed, _stdin, _stdout) = start("one");
-    let (mut kept, stdin, mut stdout) = start("other");
+    let (mut removed, _stdin, _stdout) = user.session(&jump_host, "one");
+    let (mut kept, stdin, mut stdout) = user.session(&jump_host, "other");
     user.write(&format!("alice::ops\nalice:{other}\n"));
     jump_host.server.process.signal(Signal::HUP);
     assert_eq!(removed.wait(DEADLINE).code(), Some(255));
@@ -251,4 +258,51 @@ fn dropbears_client_comes_through_with_a_key() {
         line["client.software"].as_str().unwrap().starts_with("dropbear_"),
         "{line}"
     );
+}
+
+#[test]
+fn the_check_of_a_jump_host_says_what_ssh_finds() {
+    let user = User::new();
+    let key = user.key("own");
+    let jump_host = user.start(&format!("alice::ops\nalice:{key}\n"));
+    user.log_in_with(&jump_host, "alice", &["own"]);
+    let wrapper = jump_host.path("ssh");
+    let script = format!(
+        "#!/bin/sh\nexec {} -F {} \"$@\"\n",
+        program("ssh", "openssh-client").display(),
+        jump_host.path("ssh_config").display()
+    );
+    fs::write(&wrapper, script).unwrap();
+    fs::set_permissions(&wrapper, fs::Permissions::from_mode(0o700)).unwrap();
+    let check = |name: &str| {
+        let mut command = switchboard(&["config", "--jump", "jump", "--check", name]);
+        let output = command.env("PATH", jump_host.directory.path()).output().unwrap();
+        (output.status.code(), String::from_utf8(output.stdout).unwrap())
+    };
+    let (status, said) = check("devbox.team-a");
+    assert_eq!(status, Some(0), "{said}");
+    let fine = "ok     jump host  jump opens a tunnel to devbox.team-a:22\nok     SSH        SSH-2.0-OpenSSH_";
+    assert!(said.starts_with(fine), "{said}");
+    let fails = |name, reason| {
+        let (status, said) = check(name);
+        assert_eq!(status, Some(1), "{said}");
+        assert!(
+            said.starts_with("FAILS  jump host  ssh says:\n") && said.contains(reason),
+            "{said}"
+        );
+    };
+    fails("nobody.team-a", "nobody.team-a:22 is not on the allowlist");
+    fails("closed.team-a:22", "closed.team-a:22 refused the connection");
+    user.write("alice::ops\n");
+    jump_host.server.process.signal(Signal::HUP);
+    eventually("the key is removed", || {
+        (check("devbox.team-a").0 == Some(1)).then_some(())
+    });
+    fails("devbox.team-a", "Permission denied");
+    fails(
+        "devbox.team-a",
+        "(this check asks for no password, ticket or passphrase: ssh itself may)",
+    );
+    fs::write(jump_host.path("known_hosts"), "").unwrap();
+    fails("devbox.team-a", "Host key verification failed");
 }

@@ -291,7 +291,13 @@ over it. Empty for the default, `open`. */ -}}
 {{- /* True if tickets are read from the cluster. */ -}}
 {{- define "switchboard.tickets" -}}
 {{- $access := include "switchboard.access" . | fromYaml -}}
-{{- if (default dict $access.tickets).enabled -}}true{{- end -}}
+{{- if (default dict $access.tickets).enabled -}}tickets{{- end -}}
+{{- end -}}
+
+{{- /* True if public keys are read from the cluster. */ -}}
+{{- define "switchboard.sshKeys" -}}
+{{- $access := include "switchboard.access" . | fromYaml -}}
+{{- if (default dict $access.ssh_keys).enabled -}}ssh-keys{{- end -}}
 {{- end -}}
 
 {{- /* True if the pods watch their own Service, for anchors that dial in. */ -}}
@@ -305,7 +311,7 @@ over it. Empty for the default, `open`. */ -}}
 {{- /* True if the pods ask the API server at all. */ -}}
 {{- define "switchboard.cluster" -}}
 {{- $kubernetes := include "switchboard.kubernetes" . | fromYaml -}}
-{{- if or $kubernetes.enabled (include "switchboard.reviews" .) (include "switchboard.tickets" .) (include "switchboard.replicas" .) -}}true{{- end -}}
+{{- if or $kubernetes.enabled (include "switchboard.reviews" .) (include "switchboard.tickets" .) (include "switchboard.sshKeys" .) (include "switchboard.replicas" .) -}}true{{- end -}}
 {{- end -}}
 
 {{- /* The permission `ssh`, also in its map form, as a rule of a ClusterRole; nothing for another one: whoever had it by the
@@ -344,7 +350,7 @@ ClusterRole could really do what it says. */ -}}
 {{- define "switchboard.accessSecrets" -}}
 {{- $secrets := .Values.access.secrets -}}
 {{- $access := include "switchboard.access" . | fromYaml -}}
-{{- $paths := list (default "" (default dict $access.users).file) -}}
+{{- $paths := list (default "" (default dict $access.users).file) (default "" (default dict $access.ssh_authorities).file) -}}
 {{- range default list $access.oidc -}}
 {{- $paths = concat $paths (list .jwks (default "" .ca)) -}}
 {{- end -}}

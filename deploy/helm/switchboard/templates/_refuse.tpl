@@ -294,12 +294,14 @@ together. deploy/checks/matrix.py compares the sentences with those of the progr
 {{- $kubernetes := default dict $access.kubernetes -}}
 {{- $tickets := default dict $access.tickets -}}
 {{- $proves := or $kubernetes.enabled $access.oidc $access.users $tickets.enabled -}}
+{{- $sshKeys := default dict $access.ssh_keys -}}
+{{- $provesAny := or $proves $access.ssh_authorities $sshKeys.enabled -}}
 {{- $takes := hasKey $config "anchors" -}}
 {{- range dig "allowlist" "static" list $config -}}
 {{- if .dials_in -}}{{- $takes = true -}}{{- end -}}
 {{- end -}}
-{{- if and (ne (default "open" $access.mode) "open") (not $proves) -}}
-{{- include "switchboard.fault" (dict "to" $to "at" "access.mode" "is" "no user can be proved: it needs `kubernetes`, `oidc`, `users` or `tickets`") -}}
+{{- if and (ne (default "open" $access.mode) "open") (not $provesAny) -}}
+{{- include "switchboard.fault" (dict "to" $to "at" "access.mode" "is" "no user can be proved: it needs `kubernetes`, `oidc`, `users`, `tickets`, `ssh_keys` or `ssh_authorities`") -}}
 {{- else if and $takes (not $proves) -}}
 {{- include "switchboard.fault" (dict "to" $to "at" "access" "is" "no anchor can prove its user: it needs `kubernetes`, `oidc`, `users` or `tickets`") -}}
 {{- end -}}
@@ -326,7 +328,7 @@ together. deploy/checks/matrix.py compares the sentences with those of the progr
 {{- end -}}
 {{- $own := $kubernetes.kubeconfig -}}
 {{- $shared := dig "allowlist" "kubernetes" "kubeconfig" "" $config -}}
-{{- $reads := or $kubernetes.enabled $tickets.enabled -}}
+{{- $reads := or $kubernetes.enabled $tickets.enabled $sshKeys.enabled -}}
 {{- if and $own (not $reads) -}}
 {{- include "switchboard.fault" (dict "to" $to "at" "access.kubernetes.kubeconfig" "is" "nothing that is enabled reads this cluster") -}}
 {{- end -}}
@@ -357,6 +359,8 @@ together. deploy/checks/matrix.py compares the sentences with those of the progr
 {{- include "switchboard.refusePrefix" (dict "to" $to "at" (printf "%s.username_prefix" $at) "text" $issuer.username_prefix) -}}
 {{- end -}}
 {{- include "switchboard.refusePrefix" (dict "to" $to "at" "access.users.username_prefix" "text" (dig "users" "username_prefix" "" $access)) -}}
+{{- include "switchboard.refusePrefix" (dict "to" $to "at" "access.ssh_authorities.username_prefix" "text" (dig "ssh_authorities" "username_prefix" "" $access)) -}}
+{{- include "switchboard.refusePrefix" (dict "to" $to "at" "access.ssh_keys.username_prefix" "text" $sshKeys.username_prefix) -}}
 {{- end -}}
 
 {{- define "switchboard.refusePrefix" -}}

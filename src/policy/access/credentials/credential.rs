@@ -8,6 +8,7 @@ use zeroize::Zeroizing;
 
 use crate::base::secret::Secret;
 use crate::protocol::host_key::HostKey;
+use crate::tunnel::ssh::jump::UserCertificate;
 
 /// The credential in `Proxy-Authorization` (RFC 9110 section 11.7.2), or that of an SSH login.
 #[derive(Clone, Debug)]
@@ -27,6 +28,13 @@ pub enum Credential {
         user: Box<str>,
         /// The key.
         key: Arc<HostKey>,
+    },
+    /// A user and the certificate of a key, of which the SSH server has verified all signatures.
+    SshCertificate {
+        /// The user.
+        user: Box<str>,
+        /// The certificate.
+        certificate: Arc<UserCertificate>,
     },
 }
 
@@ -98,7 +106,7 @@ mod tests {
         Credential::parse(value.as_bytes()).map(|credential| match credential {
             Credential::Basic { user, password } => (Some(user.into()), password.expose().to_owned()),
             Credential::Bearer(token) => (None, token.expose().to_owned()),
-            Credential::PublicKey { .. } => panic!("no value of HTTP is a key"),
+            Credential::PublicKey { .. } | Credential::SshCertificate { .. } => panic!("no value of HTTP is a key"),
         })
     }
 

@@ -52,7 +52,10 @@ impl Key {
             Credential::Basic { user, password } => {
                 self.digest(&("basic", user, password.expose(), network(client).to_string()))
             }
-            Credential::PublicKey { user, key } => self.digest(&("public-key", user, key.blob())),
+            Credential::PublicKey { user, key } => self.digest(&("public-key", user, key.blob(), client)),
+            Credential::SshCertificate { user, certificate } => {
+                self.digest(&("ssh-certificate", user, certificate.digest))
+            }
         }
     }
 
@@ -68,9 +71,16 @@ impl Key {
         right: Right,
         credential: Option<&Credential>,
         client_tls: Option<&ClientTls>,
+        client: IpAddr,
     ) -> Digest {
-        // A constant address: the digest of a subject does not depend on the network.
-        let proof = credential.map(|credential| self.credential(credential, Ipv4Addr::UNSPECIFIED.into()).0);
+        let proof = credential.map(|credential| match credential {
+            // A change of `from` revokes it for some clients only.
+            Credential::PublicKey { .. } => self.credential(credential, client).0,
+            // A constant address: the digest of another subject does not depend on the network.
+            Credential::Basic { .. } | Credential::Bearer(_) | Credential::SshCertificate { .. } => {
+                self.credential(credential, Ipv4Addr::UNSPECIFIED.into()).0
+            }
+        });
         let own = client_tls.and_then(|client_tls| client_tls.certificates.first());
         self.digest(&(identity(user), right, proof, own.map(|own| own.as_ref())))
     }
@@ -156,14 +166,14 @@ mod tests {
         changed[3].extra.insert("scopes".into(), Vec::new());
         for user in &changed {
             assert_ne!(
-                key.subject(&alice, Right::Connect, None, None),
-                key.subject(user, Right::Connect, None, None),
+                key.subject(&alice, Right::Connect, None, None, HERE),
+                key.subject(user, Right::Connect, None, None, HERE),
                 "{user:?}"
             );
         }
         assert_ne!(
-            key.subject(&changed[2], Right::Connect, None, None),
-            key.subject(&changed[3], Right::Connect, None, None)
+            key.subject(&changed[2], Right::Connect, None, None, HERE),
+            key.subject(&changed[3], Right::Connect, None, None, HERE)
         );
     }
 }

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
+use std::time::SystemTime;
 
 use super::super::user::{Method, User};
 use super::hash::Hash;
@@ -55,7 +56,11 @@ impl Entry {
         }
     }
 
-    fn add_key(&mut self, text: &str) -> Result<(), String> {
+    /// Adds a line of `authorized_keys`.
+    ///
+    /// # Errors
+    /// The error of the line.
+    pub(super) fn add_key(&mut self, text: &str) -> Result<(), String> {
         self.has_key_line = true;
         let key = UserKey::parse(text)?;
         if self.keys.iter().any(|own| own.key == key.key) {
@@ -104,10 +109,19 @@ impl Entry {
     /// # Errors
     /// The key is not the user's, or not for that client.
     pub(super) fn user_of_key(&self, name: &str, key: &HostKey, client: IpAddr) -> Result<User, &'static str> {
+        let expires = self.expiry(key, client)?;
+        Ok(User::claimed(Method::PublicKey, name, self.groups.clone(), expires))
+    }
+
+    /// Returns when this key expires, or has expired.
+    ///
+    /// # Errors
+    /// The key is not the user's, or not for that client.
+    pub(super) fn expiry(&self, key: &HostKey, client: IpAddr) -> Result<Option<SystemTime>, &'static str> {
         let own = self.keys.iter().find(|own| own.key == *key);
         let own = own.ok_or(UNKNOWN_KEY)?;
         match own.admits(client) {
-            true => Ok(User::claimed(Method::PublicKey, name, self.groups.clone(), own.expires)),
+            true => Ok(own.expires),
             false => Err("the key is not accepted from this address"),
         }
     }
@@ -124,7 +138,7 @@ impl fmt::Debug for Entry {
 }
 
 /// The answer to a key of an unknown user, and to an unknown key.
-pub(super) const UNKNOWN_KEY: &str = "the user has no such key";
+pub(in crate::policy::access) const UNKNOWN_KEY: &str = "the user has no such key";
 /// In bytes.
 const MAX_NAME: usize = 256;
 const MAX_GROUPS: usize = 256;

@@ -13,12 +13,16 @@ use crate::protocol::host_key::{HostKey, HostKeyError};
 pub(super) struct UserKey {
     pub(super) key: HostKey,
     /// The clients that may use it; `None` for all.
-    from: Option<Box<[Pattern]>>,
+    from: Option<Clients>,
     /// When it expires.
     pub(super) expires: Option<SystemTime>,
 }
 
-/// An entry of `from`. One that excludes outweighs all that admit.
+/// The addresses and networks of clients.
+#[derive(Debug)]
+pub(in crate::policy::access) struct Clients(Box<[Pattern]>);
+
+/// An address or network. One that excludes outweighs all that admit.
 #[derive(Debug)]
 struct Pattern {
     network: IpNet,
@@ -37,7 +41,7 @@ impl UserKey {
             let (name, after) = rest.split_once("=\"").ok_or(NO_KEY)?;
             let (value, after) = after.split_once('"').ok_or(NO_KEY)?;
             let is_first = match &*name.to_ascii_lowercase() {
-                "from" => from.replace(patterns(value)?).is_none(),
+                "from" => from.replace(Clients::parse(value)?).is_none(),
                 "expiry-time" => expires.replace(moment(value)?).is_none(),
                 _ => return Err(NO_KEY.to_owned()),
             };
@@ -51,23 +55,25 @@ impl UserKey {
                 Some(_) | None => return Err(NO_KEY.to_owned()),
             };
         }
-        let key: HostKey = rest.parse().map_err(|error| fault(error, rest))?;
-        if key.blob().len() > MAX_BLOB {
-            return Err("an RSA key of a user has 2048 to 8192 bits".to_owned());
-        }
+        let key = plain_key(rest)?;
         Ok(Self { key, from, expires })
     }
 
     /// Returns whether that client may use it.
     pub(super) fn admits(&self, client: IpAddr) -> bool {
-        let client = client.to_canonical();
-        self.from.as_ref().is_none_or(|patterns| {
-            let has = |excludes| {
-                let mut alike = patterns.iter().filter(|pattern| pattern.excludes == excludes);
-                alike.any(|pattern| pattern.network.contains(&client))
-            };
-            has(false) && !has(true)
-        })
+        self.from.as_ref().is_none_or(|clients| clients.admits(client))
+    }
+}
+
+/// Parses `TYPE BASE64 [COMMENT]`.
+///
+/// # Errors
+/// The error, without any part of the line.
+pub(in crate::policy::access) fn plain_key(text: &str) -> Result<HostKey, String> {
+    let key: HostKey = text.parse().map_err(|error| fault(error, text))?;
+    match key.blob().len() > MAX_BLOB {
+        true => Err("an RSA key has 2048 to 8192 bits here".to_owned()),
+        false => Ok(key),
     }
 }
 
@@ -79,21 +85,36 @@ fn fault(error: HostKeyError, key: &str) -> String {
     }
 }
 
-/// Parses the value of `from`: addresses and networks, each perhaps after a `!`.
-fn patterns(value: &str) -> Result<Box<[Pattern]>, String> {
-    let pattern = |text: &str| {
-        let (excludes, text) = text.strip_prefix('!').map_or((false, text), |text| (true, text));
-        let network = match text.parse::<IpAddr>() {
-            Ok(address) => address.to_canonical().into(),
-            Err(_) => values::network(text).ok()?,
+impl Clients {
+    /// Parses addresses and networks, each perhaps after a `!`.
+    ///
+    /// # Errors
+    /// The rule.
+    pub(in crate::policy::access) fn parse(value: &str) -> Result<Self, &'static str> {
+        let pattern = |text: &str| {
+            let (excludes, text) = text.strip_prefix('!').map_or((false, text), |text| (true, text));
+            let network = match text.parse::<IpAddr>() {
+                Ok(address) => address.to_canonical().into(),
+                Err(_) => values::network(text).ok()?,
+            };
+            // sshd refuses 10.1.2.3/8, too.
+            (network == network.trunc()).then_some(Pattern { network, excludes })
         };
-        // sshd refuses 10.1.2.3/8, too.
-        (network == network.trunc()).then_some(Pattern { network, excludes })
-    };
-    let patterns: Option<Box<[_]>> = value.split(',').map(pattern).collect();
-    let patterns = patterns.filter(|patterns| patterns.len() <= MAX_PATTERNS);
-    let patterns = patterns.filter(|patterns| patterns.iter().any(|pattern| !pattern.excludes));
-    patterns.ok_or_else(|| FROM.to_owned())
+        let patterns: Option<Box<[_]>> = value.split(',').map(pattern).collect();
+        let patterns = patterns.filter(|patterns| patterns.len() <= MAX_PATTERNS);
+        let patterns = patterns.filter(|patterns| patterns.iter().any(|pattern| !pattern.excludes));
+        patterns.map(Self).ok_or(FROM)
+    }
+
+    /// Returns whether that client is among them.
+    pub(in crate::policy::access) fn admits(&self, client: IpAddr) -> bool {
+        let client = client.to_canonical();
+        let has = |excludes| {
+            let mut alike = self.0.iter().filter(|pattern| pattern.excludes == excludes);
+            alike.any(|pattern| pattern.network.contains(&client))
+        };
+        has(false) && !has(true)
+    }
 }
 
 /// Parses the value of `expiry-time`: YYYYMMDD, YYYYMMDDHHMM or YYYYMMDDHHMMSS, in UTC, after which a `Z` may be.

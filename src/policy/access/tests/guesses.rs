@@ -279,7 +279,7 @@ async fn a_recheck_hashes_no_password_of_a_line_that_is_unchanged() {
         line.unwrap().parse::<u32>().unwrap()
     };
     // Nothing is hashed during that time.
-    let slots = users.hashing.acquire_many(2).await.unwrap();
+    let slots = users.hashing().acquire_many_owned(2).await.unwrap();
     let mut before = kept();
     for lines in [
         format!("alice:{hash}\n"),
@@ -299,7 +299,7 @@ async fn a_recheck_hashes_no_password_of_a_line_that_is_unchanged() {
     world.access.users_changed();
     sleep(seconds(10)).await;
     assert!(kept() > before);
-    let slots = users.hashing.acquire_many(2).await.unwrap();
+    let slots = users.hashing().acquire_many_owned(2).await.unwrap();
     before = kept();
     sleep(seconds(700)).await;
     assert!(kept() > before + 1 && !has_ended(&grant));

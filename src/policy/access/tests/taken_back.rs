@@ -503,13 +503,40 @@ async fn a_key_that_leaves_the_file_ends_its_tunnels_and_no_others() {
     ] {
         assert_eq!(denied.unwrap_err().reason, RefusalReason::CredentialsRefused);
     }
-    for changed in ["from=\"192.0.2.1\" ", "expiry-time=\"20200101\" "] {
+    // By its address, too: the first of the two is the one that stays.
+    change(&format!("alice:{other}\n"));
+    let from = async |client: [u8; 4]| {
+        let request = RequestCredentials {
+            credential: Some(Ok(Credential::PublicKey {
+                user: "alice".into(),
+                key: Arc::new(other.parse().unwrap()),
+            })),
+            client: client.into(),
+            ..request("", 1)
+        };
+        let subject = world.access.authenticate(request).await.unwrap();
+        world.access.authorize(&subject, &world.target("a")).await.unwrap()
+    };
+    let (stays, goes) = (from([192, 0, 2, 1]).await, from([192, 0, 2, 2]).await);
+    change(&format!("alice:from=\"192.0.2.1\" {other}\n"));
+    assert!(!has_ended(&stays) && has_ended(&goes));
+    for changed in ["from=\"198.51.100.1\" ", "expiry-time=\"20200101\" "] {
         change(&format!("alice:{other}\n"));
         let (_, grant) = login(other).await.unwrap();
         change(&format!("alice:{changed}{other}\n"));
         assert!(has_ended(&grant), "{changed}");
         assert!(login(other).await.is_err(), "{changed}");
     }
+    // Or by a prefix: it proves another user then.
+    change(&format!("alice:{other}\n"));
+    let (_, grant) = login(other).await.unwrap();
+    let prefixed = passwords::PasswordFile::open(file.path()).unwrap();
+    let sources = Sources {
+        users: Some(Arc::new(prefixed.with_prefix(Some("file:".into())))),
+        ..config.sources.clone()
+    };
+    world.access.apply(config.options.clone(), sources);
+    assert!(has_ended(&grant));
 }
 
 /// As a reload with another file does, which has a fault.

@@ -290,7 +290,7 @@ fn the_data_of_a_secret_is_read() {
         minted.key,
         STANDARD.encode(&value)
     );
-    let data = data_of(secret.as_bytes()).unwrap();
+    let data = data_of(secret.as_bytes(), SECRET_TYPE).unwrap();
     assert_eq!(data[&minted.key.to_string()], value);
     assert_eq!(data["x"], b"");
     for empty in [
@@ -298,15 +298,19 @@ fn the_data_of_a_secret_is_read() {
         r#"{"type":"switchboard.dev/tickets","data":null}"#,
         r#"{"kind":"Secret","type":"switchboard.dev/tickets"}"#,
     ] {
-        assert!(data_of(empty.as_bytes()).unwrap().is_empty(), "{empty}");
+        assert!(data_of(empty.as_bytes(), SECRET_TYPE).unwrap().is_empty(), "{empty}");
     }
     for bad in ["", "[]", r#"{"kind":"Status"}"#, r#"{"data":{"x":1}}"#] {
-        assert_eq!(data_of(bad.as_bytes()), Err("it is no Secret"), "{bad}");
+        assert_eq!(
+            data_of(bad.as_bytes(), SECRET_TYPE),
+            Err("it is no Secret".to_owned()),
+            "{bad}"
+        );
     }
     for other in ["{}", r#"{"type":"Opaque","data":{}}"#] {
         assert_eq!(
-            data_of(other.as_bytes()),
-            Err("its type is not switchboard.dev/tickets"),
+            data_of(other.as_bytes(), SECRET_TYPE),
+            Err("its type is not switchboard.dev/tickets".to_owned()),
             "{other}"
         );
     }

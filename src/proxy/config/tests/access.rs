@@ -55,6 +55,18 @@ pub(super) fn everything() -> crate::policy::access::Options {
             file: "/etc/switchboard/users".into(),
             username_prefix: Some("file:".into()),
         }),
+        ssh_authorities: Some(crate::policy::access::UserFileOptions {
+            file: "/etc/switchboard/authorities".into(),
+            username_prefix: Some("ssh:".into()),
+        }),
+        ssh_keys: Some(crate::policy::access::KeySecretOptions {
+            enabled: true,
+            secret: SecretName {
+                namespace: None,
+                name: "keys".into(),
+            },
+            username_prefix: Some("key:".into()),
+        }),
         tickets: Some(TicketOptions {
             enabled: true,
             ttl: Duration::from_hours(4),
@@ -190,16 +202,16 @@ const FAULTS: &[(&str, &str)] = &[
     ),
     (
         "mode: enforce, tickets: {enabled: false, ttl: 1h}",
-        "1:16: error: access.mode: no user can be proved: it needs `kubernetes`, `oidc`, `users` or `tickets`",
+        "1:16: error: access.mode: no user can be proved: it needs `kubernetes`, `oidc`, `users`, `tickets`, `ssh_keys` or `ssh_authorities`",
     ),
     ("users: {}", "1:10: error: access.users: `file` is missing"),
     (
         "mode: enforce",
-        "1:16: error: access.mode: no user can be proved: it needs `kubernetes`, `oidc`, `users` or `tickets`",
+        "1:16: error: access.mode: no user can be proved: it needs `kubernetes`, `oidc`, `users`, `tickets`, `ssh_keys` or `ssh_authorities`",
     ),
     (
         "mode: report, kubernetes: {enabled: false}, oidc: []",
-        "1:16: error: access.mode: no user can be proved: it needs `kubernetes`, `oidc`, `users` or `tickets`",
+        "1:16: error: access.mode: no user can be proved: it needs `kubernetes`, `oidc`, `users`, `tickets`, `ssh_keys` or `ssh_authorities`",
     ),
 ];
 

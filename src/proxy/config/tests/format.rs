@@ -31,7 +31,7 @@ fn only<'a>(schema: &'a Value, path: &str) -> &'a Value {
 #[test]
 fn every_map_of_the_schema_has_the_keys_of_its_reader_and_no_others() {
     let schema = Config::schema();
-    let asked = "zzz: 1\naccess: {zzz: 1, kubernetes: {zzz: 1, permission: {zzz: 1}}, oidc: [{zzz: 1}], users: {zzz: 1}, tickets: {zzz: 1}}\n\
+    let asked = "zzz: 1\naccess: {zzz: 1, kubernetes: {zzz: 1, permission: {zzz: 1}}, oidc: [{zzz: 1}], users: {zzz: 1}, ssh_authorities: {zzz: 1}, ssh_keys: {zzz: 1}, tickets: {zzz: 1}}\n\
                  anchors: {zzz: 1}\nallowlist: {zzz: 1, static: [{zzz: 1, dials_in: {zzz: 1}, limits: {zzz: 1}}],\n kubernetes: {zzz: 1, pods: {zzz: 1}, workload_kinds: [{zzz: 1}]}}\n\
                  listen: [{zzz: 1, websocket: {zzz: 1}}]\ntls: {zzz: 1, certificates: [{zzz: 1}]}\ntimeouts: {zzz: 1}\ndrain: {zzz: 1}\n\
                  limits: {zzz: 1, tunnel: {zzz: 1}, target: {zzz: 1}, client: {zzz: 1}, user: {zzz: 1}, process: {zzz: 1}, ceiling: {zzz: 1}}\n";

@@ -5,11 +5,20 @@ use crate::net::tls;
 use crate::policy::access::{Cleartext, Mode};
 use crate::proxy::config::Config;
 use crate::proxy::config::rules::proves_users;
-use crate::proxy::connection::Port;
+use crate::proxy::connection::{Port, SshMode};
 use crate::tunnel::limits::{ClientCaps, UserCaps};
 
 /// Adds the findings.
 pub(super) fn add(config: &Config, top: &Field<'_>) {
+    let has_door = config.listen.iter().any(|port| port.ssh != SshMode::Off);
+    let of_ssh = [
+        ("access.ssh_authorities", config.access.ssh_authorities.is_some()),
+        ("access.ssh_keys", config.access.ssh_keys.is_some()),
+    ];
+    for (key, _) in of_ssh.iter().filter(|(_, is_set)| *is_set && !has_door) {
+        top.at(key)
+            .note("has no effect without a port with `ssh`: only a jump host takes it");
+    }
     match config.access.mode {
         Mode::Open => without_effect(config, top),
         Mode::Report => {
@@ -120,9 +129,20 @@ fn shared_names(config: &Config, top: &Field<'_>) {
     let issuers = (0..).zip(&access.oidc);
     let issuers = issuers.filter(|(_, issuer)| issuer.username_prefix.is_none());
     let file = access.users.as_ref().filter(|file| file.username_prefix.is_none());
+    let authorities = access.ssh_authorities.as_ref();
+    let authorities = authorities.filter(|file| file.username_prefix.is_none());
+    let keys = access
+        .ssh_keys
+        .as_ref()
+        .filter(|secret| secret.username_prefix.is_none());
     let sources = access.kubernetes.iter().map(|_| "kubernetes".to_owned());
     let sources = sources.chain(issuers.map(|(index, _)| format!("oidc[{index}]")));
-    let sources: Vec<_> = sources.chain(file.map(|_| "users".to_owned())).collect();
+    let others = [
+        file.map(|_| "users"),
+        keys.map(|_| "ssh_keys"),
+        authorities.map(|_| "ssh_authorities"),
+    ];
+    let sources: Vec<_> = sources.chain(others.into_iter().flatten().map(str::to_owned)).collect();
     if let [others @ .., last] = &*sources
         && !others.is_empty()
     {

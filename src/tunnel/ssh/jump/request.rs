@@ -1,6 +1,9 @@
 //! The requests of an SSH connection: a login, then a channel for each tunnel.
 
+use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::Range;
+use std::time::{Duration, SystemTime};
 
 use tokio::sync::oneshot;
 
@@ -28,7 +31,7 @@ pub enum LoginRule {
     Open,
     /// A user, by a password, token or ticket.
     Password,
-    /// A user, by the same or by a public key.
+    /// A user, by the same, by a public key, or by a certificate of one.
     PasswordOrKey,
 }
 
@@ -52,7 +55,39 @@ pub enum Proof {
     OfferedKey(HostKey),
     /// A key with a signature, which was verified.
     Key(HostKey),
+    /// A certificate whose key has signed. Both signatures were verified.
+    Certificate(UserCertificate),
 }
+
+/// A certificate of an SSH key, as its authority has signed it (PROTOCOL.certkeys of OpenSSH).
+#[derive(Clone, Debug)]
+pub struct UserCertificate {
+    /// The key of the authority.
+    pub authority: HostKey,
+    /// True if it is for users, and not for hosts.
+    pub is_for_users: bool,
+    /// The names of its users.
+    pub principals: Box<[String]>,
+    /// The first second in which it is valid, and the first one in which it is no longer, since 1970.
+    pub validity: Range<u64>,
+    /// The options that restrict it.
+    pub critical_options: BTreeMap<String, String>,
+    /// True if it has the extension `permit-port-forwarding`.
+    pub permits_forwarding: bool,
+    /// The SHA-256 of all of it.
+    pub digest: [u8; 32],
+}
+
+impl UserCertificate {
+    /// Returns when it expires; `None` if it does not within 8,000 years.
+    pub fn expires(&self) -> Option<SystemTime> {
+        let end = Some(self.validity.end).filter(|end| *end < FOREVER)?;
+        SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(end))
+    }
+}
+
+/// The end of the year 9999.
+const FOREVER: u64 = 253_402_300_800;
 
 /// A channel `direct-tcpip` that has not been answered (RFC 4254 section 7.2).
 pub struct ChannelRequest {

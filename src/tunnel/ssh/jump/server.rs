@@ -51,8 +51,13 @@ impl JumpHost {
     /// Reads the host keys: each file has one private key in the format of OpenSSH or PKCS #8, without a passphrase.
     ///
     /// # Errors
-    /// A sentence that names the file and its fault.
+    /// A sentence that names the file and its fault, or says that there is none.
     pub fn load(host_keys: &[PathBuf]) -> Result<Self, String> {
+        if host_keys.is_empty() {
+            return Err(
+                "needs `host_keys`: the files of its private keys, such as `ssh-keygen -t ed25519` makes".to_owned(),
+            );
+        }
         let key = |path: &PathBuf| read_key(path).map_err(|fault| format!("{}: {fault}", path.display()));
         let keys: Vec<_> = host_keys.iter().map(key).collect::<Result<_, _>>()?;
         let config = |rule| {

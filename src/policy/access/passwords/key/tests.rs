@@ -93,7 +93,7 @@ fn keys_that_are_weak_or_not_verified_are_refused_by_a_sentence() {
     ]
     .concat();
     let line = format!("ssh-rsa {}", STANDARD.encode(blob));
-    assert_eq!(fault(&line), "an RSA key of a user has 2048 to 8192 bits");
+    assert_eq!(fault(&line), "an RSA key has 2048 to 8192 bits here");
 }
 
 #[test]

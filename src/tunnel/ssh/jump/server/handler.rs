@@ -5,9 +5,10 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use aws_lc_rs::digest;
 use futures_util::FutureExt;
 use parking_lot::Mutex;
-use russh::keys::{Algorithm, PublicKey};
+use russh::keys::{Algorithm, Certificate, PublicKey};
 use russh::server::{Auth, ChannelOpenHandle, Handler, Msg, PublicKeyOffer, Response, Session, VerifiedPublicKey};
 use russh::{Channel as SshChannel, ChannelId, ChannelOpenFailure, ChannelWriteHalf, MethodKind, MethodSet, Pty};
 use tokio::sync::{mpsc, oneshot};
@@ -16,7 +17,7 @@ use tokio::time::{Instant, sleep_until};
 use crate::protocol::host_key::HostKey;
 use crate::tunnel::ssh::jump::channel::{Channel, Outlet};
 use crate::tunnel::ssh::jump::gate::{ChannelEnd, Gate, Inbox};
-use crate::tunnel::ssh::jump::request::{ChannelRequest, Event, Login, LoginRule, Proof};
+use crate::tunnel::ssh::jump::request::{ChannelRequest, Event, Login, LoginRule, Proof, UserCertificate};
 
 /// The channel that carries a tunnel, or waits to.
 pub(super) type OpenChannel = Arc<Mutex<Option<ChannelId>>>;
@@ -160,6 +161,21 @@ fn user_key(key: &PublicKey, algorithm: &Algorithm) -> Option<HostKey> {
     key.to_openssh().ok()?.parse().ok().filter(|_| !is_weak)
 }
 
+/// Returns a certificate; `None` for one whose authority is never accepted, or has signed with SHA-1.
+fn user_certificate(certificate: &Certificate) -> Option<UserCertificate> {
+    let authority = PublicKey::from(certificate.signature_key().clone());
+    let bytes = certificate.to_bytes().ok()?;
+    Some(UserCertificate {
+        authority: user_key(&authority, &certificate.signature().algorithm())?,
+        is_for_users: certificate.cert_type().is_user(),
+        principals: certificate.valid_principals().into(),
+        validity: certificate.valid_after()..certificate.valid_before(),
+        critical_options: certificate.critical_options().0.clone(),
+        permits_forwarding: certificate.extensions().contains_key("permit-port-forwarding"),
+        digest: digest::digest(&digest::SHA256, &bytes).as_ref().try_into().ok()?,
+    })
+}
+
 impl Handler for JumpHandler {
     type Error = russh::Error;
 
@@ -190,6 +206,12 @@ impl Handler for JumpHandler {
     async fn auth_publickey(&mut self, user: &str, key: VerifiedPublicKey<'_>) -> Result<Auth, russh::Error> {
         let key = user_key(key.public_key, key.algorithm);
         Ok(self.log_in(user, key.map(Proof::Key)).await)
+    }
+
+    /// The key was judged by [`Self::auth_publickey_offered`], with the algorithm of its signature.
+    async fn auth_openssh_certificate(&mut self, user: &str, certificate: &Certificate) -> Result<Auth, russh::Error> {
+        let certificate = user_certificate(certificate);
+        Ok(self.log_in(user, certificate.map(Proof::Certificate)).await)
     }
 
     async fn auth_keyboard_interactive<'a>(

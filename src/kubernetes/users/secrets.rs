@@ -1,4 +1,4 @@
-//! Watches the tickets of the cluster: a Secret that operators write.
+//! Watches the Secrets that operators write: that of tickets, and that of public keys.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -12,43 +12,76 @@ use crate::kubernetes::api::requests::encoded;
 use crate::kubernetes::api::thread::BackgroundRuntime;
 use crate::kubernetes::api::watcher::{Event, Objects, Scope, WatchContext, WatchSpec, keep_following};
 use crate::kubernetes::metrics::ClusterMetrics;
-use crate::policy::access::tickets::{Tickets, data_of};
-use crate::policy::access::{SecretName, TicketOptions};
+use crate::policy::access::SecretName;
+use crate::policy::access::passwords::key_secret::KeySecret;
+use crate::policy::access::tickets::{SECRET_TYPE, Tickets, data_of};
 
-/// Starts a thread that keeps `tickets` equal to the Secret of tickets. The API server need not answer yet.
+/// A table that a Secret fills.
+pub trait SecretTable: Send + Sync + 'static {
+    /// Its entries, for messages.
+    const ENTRIES: &str;
+    /// The type of the Secret.
+    const TYPE: &str;
+    /// The effect of a watch that fails.
+    const EFFECT: &str;
+
+    /// Replaces the entries. Returns the errors of invalid ones, which are left out.
+    fn fill(&self, data: &BTreeMap<String, Vec<u8>>) -> Vec<String>;
+}
+
+impl SecretTable for Tickets {
+    const ENTRIES: &str = "tickets";
+    const TYPE: &str = SECRET_TYPE;
+    const EFFECT: &str = "new and revoked tickets are not seen";
+
+    fn fill(&self, data: &BTreeMap<String, Vec<u8>>) -> Vec<String> {
+        self.replace(data).iter().map(ToString::to_string).collect()
+    }
+}
+
+impl SecretTable for KeySecret {
+    const ENTRIES: &str = "keys";
+    const TYPE: &str = "switchboard.dev/ssh-keys";
+    const EFFECT: &str = "new and revoked public keys are not seen";
+
+    fn fill(&self, data: &BTreeMap<String, Vec<u8>>) -> Vec<String> {
+        self.replace(data)
+    }
+}
+
+/// Starts a thread that keeps `table` equal to the Secret. The API server need not answer yet.
 ///
 /// # Errors
 /// The thread or its runtime cannot be started.
-pub fn watch_tickets(
+pub fn watch_secret<T: SecretTable>(
     context: WatchContext,
-    options: &TicketOptions,
-    tickets: Arc<Tickets>,
+    name: SecretName,
+    table: Arc<T>,
 ) -> io::Result<BackgroundRuntime> {
-    let name = options.secret.clone();
-    BackgroundRuntime::start("tickets", async move {
+    BackgroundRuntime::start(T::ENTRIES, async move {
         let metrics = context.metrics.clone();
-        let secret = || SecretReader::new(&name, Arc::clone(&tickets), metrics.clone());
-        keep_following(subject(&name), secret, context, || {}).await;
+        let secret = || SecretReader::new(&name, Arc::clone(&table), metrics.clone());
+        keep_following(subject(&name, T::EFFECT), secret, context, || {}).await;
     })
 }
 
-/// The consumer of the watch: it applies one Secret to `tickets`.
-struct SecretReader {
+/// The consumer of the watch: it applies one Secret to `table`.
+struct SecretReader<T> {
     name: Box<str>,
-    tickets: Arc<Tickets>,
+    table: Arc<T>,
     metrics: ClusterMetrics,
     /// The errors of the last data.
     reported: Vec<String>,
 }
 
-/// The entries of a Secret, or why it is not a Secret of tickets.
-type Data = Result<BTreeMap<String, Vec<u8>>, &'static str>;
+/// The entries of a Secret, or why it has none for the table.
+type Data = Result<BTreeMap<String, Vec<u8>>, String>;
 
-impl SecretReader {
-    fn new(name: &SecretName, tickets: Arc<Tickets>, metrics: ClusterMetrics) -> Self {
+impl<T: SecretTable> SecretReader<T> {
+    fn new(name: &SecretName, table: Arc<T>, metrics: ClusterMetrics) -> Self {
         Self {
             name: name.name.clone(),
-            tickets,
+            table,
             metrics,
             reported: Vec::new(),
         }
@@ -56,15 +89,16 @@ impl SecretReader {
 
     /// Applies the data, and logs its errors if they have changed.
     fn replace(&mut self, data: Data) {
+        let entries = T::ENTRIES;
         let faults: Vec<_> = match data {
             Ok(data) => {
-                let faults = self.tickets.replace(&data).into_iter();
+                let faults = self.table.fill(&data).into_iter();
                 faults
-                    .map(|fault| format!("an entry of the Secret is not a ticket: {fault}"))
+                    .map(|fault| format!("an entry of the Secret of {entries} is invalid: {fault}"))
                     .collect()
             }
             Err(reason) => vec![format!(
-                "the Secret of tickets cannot be used, its tickets stay as they were: {reason}"
+                "the Secret of {entries} cannot be used, its {entries} stay as they were: {reason}"
             )],
         };
         if faults == self.reported {
@@ -76,16 +110,16 @@ impl SecretReader {
         }
         if faults.len() > MAX_REPORTED {
             let more = faults.len() - MAX_REPORTED;
-            warn!(secret, more, "further entries of the Secret are not tickets");
+            warn!(secret, more, "further entries of the Secret of {entries} are invalid");
         }
         if faults.is_empty() {
-            info!(secret, "the Secret of tickets is in order again");
+            info!(secret, "the Secret of {entries} is in order again");
         }
         self.reported = faults;
     }
 }
 
-impl Objects for SecretReader {
+impl<T: SecretTable> Objects for SecretReader<T> {
     type Object = Data;
 
     fn read(&self, json: &str) -> Result<Option<Data>, serde_json::Error> {
@@ -93,11 +127,11 @@ impl Objects for SecretReader {
         // In case the server ignores field selectors.
         Ok(name
             .is_none_or(|name| name == self.name)
-            .then(|| data_of(json.as_bytes())))
+            .then(|| data_of(json.as_bytes(), T::TYPE)))
     }
 
     fn replacement(&self, metadata: Metadata) -> Option<Data> {
-        (metadata.name.as_ref() == Some(&self.name)).then_some(Err("it is too long"))
+        (metadata.name.as_ref() == Some(&self.name)).then(|| Err("it is too long".to_owned()))
     }
 
     async fn take(&mut self, event: Event<Data>) {
@@ -112,13 +146,13 @@ impl Objects for SecretReader {
 }
 
 /// Returns the spec of the watch.
-fn subject(SecretName { namespace, name }: &SecretName) -> WatchSpec {
+fn subject(SecretName { namespace, name }: &SecretName, effect: &'static str) -> WatchSpec {
     WatchSpec {
         kind: "secrets",
         group: "",
         scope: namespace.clone().map_or(Scope::Own, Scope::Namespace),
         selector: format!("fieldSelector={}&", encoded(&format!("metadata.name={name}"))),
-        effect: "new and revoked tickets are not seen",
+        effect,
         is_optional: false,
         relist: RELIST,
     }
@@ -168,8 +202,9 @@ mod tests {
             ClusterMetrics::new(&registry().unwrap()).unwrap(),
         );
         let is_known = || matches!(tickets.lookup(minted.key, SystemTime::now()), TicketLookup::Proved(_));
-        let read = |reader: &SecretReader, object: &Value| reader.read(&object.to_string()).unwrap();
-        let listed = |reader: &SecretReader, object: &Value| Event::Listed(read(reader, object).into_iter().collect());
+        let read = |reader: &SecretReader<Tickets>, object: &Value| reader.read(&object.to_string()).unwrap();
+        let listed =
+            |reader: &SecretReader<Tickets>, object: &Value| Event::Listed(read(reader, object).into_iter().collect());
         let good = secret("own", &minted.key.to_string());
         assert!(
             read(&own, &secret("other", "x")).is_none(),
@@ -190,7 +225,7 @@ mod tests {
         own.take(Event::Applied(read(&own, &secret("own", "x")).unwrap())).await;
         assert!(!is_known());
         assert!(
-            own.reported[0].starts_with("an entry of the Secret is not a ticket: x: "),
+            own.reported[0].starts_with("an entry of the Secret of tickets is invalid: x: "),
             "{:?}",
             own.reported
         );
