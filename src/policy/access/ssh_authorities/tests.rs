@@ -222,15 +222,18 @@ fn a_key_counts_as_long_as_the_file_or_the_secret_has_it() {
         key: Arc::new(key),
     };
     let expired = format!("alice:expiry-time=\"20200101\" {AUTHORITY}\nalice::ops\n");
-    let (valid, other) = (format!("alice::ops\nalice:{AUTHORITY}\n"), "alice::ops\n");
+    let (valid, other) = (
+        format!("alice::ops\nalice:{AUTHORITY}\n"),
+        format!("alice::ops\nalice:{OTHER}\n"),
+    );
     for (number, (users, lines, expected)) in [
         (None, None, "unread"),
         (None, Some(String::new()), "the user has no such key"),
         (None, Some(AUTHORITY.to_owned()), ""),
         (Some(&*valid), None, "ops"),
         (Some(&*valid), Some(String::new()), "ops"),
-        (Some(other), None, "unread"),
-        (Some(other), Some(AUTHORITY.to_owned()), "ops"),
+        (Some(&*other), None, "unread"),
+        (Some(&*other), Some(AUTHORITY.to_owned()), "ops"),
         (Some(&*expired), Some(AUTHORITY.to_owned()), "ops"),
         (
             Some(&*expired),
@@ -238,7 +241,7 @@ fn a_key_counts_as_long_as_the_file_or_the_secret_has_it() {
             "the key or its certificate has expired",
         ),
         (
-            Some(other),
+            Some(&*other),
             Some(format!("from=\"192.0.2.1\" {AUTHORITY}")),
             "the key is not accepted from this address",
         ),
