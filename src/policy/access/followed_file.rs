@@ -34,7 +34,7 @@ pub trait Contents: Sized + Send + Sync + 'static {
     fn parse(bytes: &[u8], old: Option<&Self>) -> Result<Self, Vec<UserFault>>;
 
     /// Returns the number of their entries.
-    fn len(&self) -> usize;
+    fn count(&self) -> usize;
 }
 
 impl<T: Contents> FollowedFile<T> {
@@ -86,7 +86,7 @@ impl<T: Contents> FollowedFile<T> {
 
     /// Returns the number of entries.
     pub fn len(&self) -> usize {
-        self.contents().map_or(0, |contents| contents.len())
+        self.contents().map_or(0, |contents| contents.count())
     }
 
     /// Returns whether there are none.

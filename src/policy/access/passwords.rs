@@ -57,7 +57,7 @@ impl Contents for Users {
         })
     }
 
-    fn len(&self) -> usize {
+    fn count(&self) -> usize {
         self.entries.len()
     }
 }

@@ -30,7 +30,7 @@ impl Contents for AuthorityKeys {
         faults.into_result().map(|()| Self(keys))
     }
 
-    fn len(&self) -> usize {
+    fn count(&self) -> usize {
         self.0.len()
     }
 }

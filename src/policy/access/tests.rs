@@ -18,6 +18,7 @@ use crate::tunnel::outcome::CloseReason;
 
 mod guesses;
 mod identities;
+mod keys;
 mod listing;
 mod memory;
 mod permissions;

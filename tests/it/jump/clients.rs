@@ -43,7 +43,9 @@ impl Copy {
     fn check(&mut self, commands: Vec<Command>, expected: &str) {
         let mut said = String::new();
         for mut command in commands {
-            said += &self.jump_host.run(&mut command).succeeded().stdout;
+            // The ciphers are not optimised here.
+            let finished = run(&mut command, &[], self.jump_host.directory.path(), 5 * DEADLINE);
+            said += &finished.succeeded().stdout;
             let line = self.jump_host.access_line();
             assert_eq!(
                 (&line["auth.method"], &line["user.name"], &line["door"]),

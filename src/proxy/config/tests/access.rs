@@ -7,7 +7,7 @@ mod warnings;
 
 /// Access control in [`FULL`].
 pub(super) fn everything() -> crate::policy::access::Options {
-    use crate::policy::access::{Cleartext, Issuer, Jwks, Kubernetes, Mode, NamedObject, OnExpiry, Permission};
+    use crate::policy::access::{Cleartext, Kubernetes, Mode, NamedObject, OnExpiry, Permission};
     crate::policy::access::Options {
         mode: Mode::Enforce,
         cleartext: Cleartext::Allow,
@@ -29,28 +29,7 @@ pub(super) fn everything() -> crate::policy::access::Options {
             watch_rbac: false,
             stale: Duration::ZERO,
         }),
-        oidc: vec![
-            Issuer {
-                issuer: "https://id.example.com".into(),
-                audiences: vec!["ssh".into()],
-                username: "email".into(),
-                username_prefix: Some("oidc:".into()),
-                groups: Some("roles".into()),
-                jwks: Jwks::Url("https://id.example.com/keys".parse().unwrap()),
-                ca: Some("/etc/switchboard/id.pem".into()),
-                no_env_proxy: true,
-            },
-            Issuer {
-                issuer: "other".into(),
-                audiences: vec!["a".into(), "b".into()],
-                username: "sub".into(),
-                username_prefix: None,
-                groups: None,
-                jwks: Jwks::File("/etc/switchboard/keys.json".into()),
-                ca: None,
-                no_env_proxy: false,
-            },
-        ],
+        oidc: issuers(),
         users: Some(crate::policy::access::UserFileOptions {
             file: "/etc/switchboard/users".into(),
             username_prefix: Some("file:".into()),
@@ -76,6 +55,32 @@ pub(super) fn everything() -> crate::policy::access::Options {
             },
         }),
     }
+}
+
+fn issuers() -> Vec<crate::policy::access::Issuer> {
+    use crate::policy::access::{Issuer, Jwks};
+    vec![
+        Issuer {
+            issuer: "https://id.example.com".into(),
+            audiences: vec!["ssh".into()],
+            username: "email".into(),
+            username_prefix: Some("oidc:".into()),
+            groups: Some("roles".into()),
+            jwks: Jwks::Url("https://id.example.com/keys".parse().unwrap()),
+            ca: Some("/etc/switchboard/id.pem".into()),
+            no_env_proxy: true,
+        },
+        Issuer {
+            issuer: "other".into(),
+            audiences: vec!["a".into(), "b".into()],
+            username: "sub".into(),
+            username_prefix: None,
+            groups: None,
+            jwks: Jwks::File("/etc/switchboard/keys.json".into()),
+            ca: None,
+            no_env_proxy: false,
+        },
+    ]
 }
 
 /// Returns all findings of a text, one a line.
