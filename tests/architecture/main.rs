@@ -27,7 +27,7 @@ const PARTS: [(&str, &str); 13] = [
     ("tunnel", "base net protocol"),
     ("uplink", "base net protocol"),
     ("policy", "base net protocol tunnel uplink"),
-    ("daemon", "net tunnel"),
+    ("daemon", "base net tunnel"),
     ("kubernetes", "base daemon policy protocol tunnel uplink"),
     ("client", "base protocol uplink"),
     ("anchor", "base daemon net protocol tunnel uplink"),

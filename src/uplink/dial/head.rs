@@ -404,9 +404,7 @@ fn no_answer() -> ClientError {
 
 /// Returns the error for a head over 16 KiB, or with over 128 fields.
 fn too_long() -> ClientError {
-    ClientError::WithBackoff(anyhow!(
-        "the head of the proxy's answer is longer than 16 KiB, or has more than 128 fields"
-    ))
+    ClientError::WithBackoff(anyhow!("the head of the proxy's answer is too long"))
 }
 
 /// Returns the length of a text body; 0 for HTML and for chunks, whose first line is not for a person. A body that no field
