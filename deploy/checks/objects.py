@@ -309,8 +309,10 @@ def promises_of_switchboard(where, objects):
         must(names and "fieldRef" in names[0]["valueFrom"], "each pod knows its name")
     secrets = [(each, rule) for each in roles for rule in each["rules"] if "secrets" in rule["resources"]]
     must(len(secrets) == len(read), "Secrets are read for tickets and public keys alone")
-    for (role, rule), (*namespace, secret) in zip(secrets, sorted(read, key=lambda parts: parts[-1].endswith("tickets")), strict=True):
-        must(role["kind"] == "Role" and rule["resourceNames"] == [secret], "one Secret of one namespace, by its name")
+    namespaces = {secret: namespace for *namespace, secret in read}
+    for role, rule in secrets:
+        must(role["kind"] == "Role" and rule["resourceNames"][0] in namespaces and not rule["resourceNames"][1:], "one Secret of one namespace, by its name")
+        namespace = namespaces[rule["resourceNames"][0]]
         must(not namespace or role["metadata"]["namespace"] == namespace[0], "the namespace of the Secret")
     kubernetes = config["allowlist"].get("kubernetes", {})
     writes = {}
