@@ -1,4 +1,4 @@
-//! The client of the API server: Services become the allowlist, users and their rights are asked for.
+//! The client of the API server: Services and labelled pods become the allowlist, users and their rights are asked for.
 //!
 //! A `source` is one kind of object, in one namespace or in all. For each source a `watcher` lists and watches the
 //! objects, and decodes them into the `model`. The `reconciler` takes the events of all sources, joins the objects into

@@ -5,17 +5,15 @@
 
 pub mod credentials;
 mod decision;
-mod followed_file;
+pub mod files;
 mod grants;
 pub mod metrics;
 pub mod oidc;
 mod options;
-pub mod passwords;
 mod queue;
 mod reviewer;
 mod reviews;
 mod sources;
-pub mod ssh_authorities;
 pub mod tickets;
 mod user;
 
@@ -31,7 +29,7 @@ pub use self::credentials::{RequestCredentials, Subject};
 use self::decision::listing::LISTING_TIMEOUT;
 pub use self::decision::listing::{Candidates, ListingLimit};
 use self::decision::{AccessDecider, NotAllowed};
-pub use self::followed_file::{Contents, FollowedFile};
+pub use self::files::followed_file::{Contents, FollowedFile};
 use self::grants::ActiveGrants;
 pub use self::grants::TunnelGrant;
 pub use self::options::{

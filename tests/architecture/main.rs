@@ -61,7 +61,7 @@ const TWIN: &str = "tunnel::ssh::jump::server";
 const OWNERS: [(&str, &[&str]); 39] = [
     ("anyhow", &["cli", "client", "uplink"]),
     ("arc_swap", &["policy"]),
-    ("argon2", &["policy::access::passwords"]),
+    ("argon2", &["policy::access::files::passwords"]),
     (
         "aws_lc_rs",
         &[
@@ -70,11 +70,12 @@ const OWNERS: [(&str, &[&str]); 39] = [
             "operator::desk",
             "policy::access",
             "protocol",
+            "tunnel::ssh::jump",
             "uplink",
         ],
     ),
     ("axum", &["daemon::admin", "operator::desk", "proxy::admin"]),
-    ("bcrypt", &["policy::access::passwords"]),
+    ("bcrypt", &["policy::access::files::passwords"]),
     (
         "clap",
         &[
@@ -83,7 +84,7 @@ const OWNERS: [(&str, &[&str]); 39] = [
             "client",
             "daemon::admin::api",
             "daemon::logging",
-            "kubernetes::pods",
+            "kubernetes::proxy_pods",
             "operator::drain_request",
             "operator::import",
             "proxy::config",

@@ -13,7 +13,7 @@ use crate::kubernetes::api::thread::BackgroundRuntime;
 use crate::kubernetes::api::watcher::{Event, Objects, Scope, WatchContext, WatchSpec, keep_following};
 use crate::kubernetes::metrics::ClusterMetrics;
 use crate::policy::access::SecretName;
-use crate::policy::access::passwords::key_secret::KeySecret;
+use crate::policy::access::files::passwords::key_secret::KeySecret;
 use crate::policy::access::tickets::{SECRET_TYPE, Tickets, data_of};
 
 /// A table that a Secret fills.

@@ -11,7 +11,7 @@ use arc_swap::ArcSwap;
 
 use super::credentials::credential::Credential;
 use super::credentials::{self, RequestCredentials, Subject, brief};
-use super::passwords::UNKNOWN_KEY;
+use super::files::passwords::UNKNOWN_KEY;
 use super::reviewer::{Action, Decision, NoAnswer, Right, Verdict};
 use super::reviews::cache::instant;
 use super::reviews::{ReviewContext, ReviewMode, Reviews};

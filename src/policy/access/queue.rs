@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-use crate::policy::access::passwords::MAX_HASHED;
+use crate::policy::access::files::passwords::MAX_HASHED;
 use crate::tunnel::limits::owners::network;
 
 /// The permits of reviews, and the requests that wait for one.

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use super::credentials::credential::Credential;
+use super::files::passwords::key_secret::KeySecret;
+use super::files::passwords::{PasswordFile, UNKNOWN_KEY};
+use super::files::ssh_authorities::{SshAuthorities, UNKNOWN_AUTHORITY};
 use super::oidc::{Issuers, Verifier};
 use super::options::{Options, Permission};
-use super::passwords::key_secret::KeySecret;
-use super::passwords::{PasswordFile, UNKNOWN_KEY};
 use super::reviewer::{Action, NoAnswer, ReviewError, Reviewer, Right, Verdict};
-use super::ssh_authorities::{SshAuthorities, UNKNOWN_AUTHORITY};
 use super::tickets::{Key, Tickets};
 use super::user::{Method, User};
 use crate::base::secret::Secret;

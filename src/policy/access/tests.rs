@@ -9,6 +9,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
+use super::files::passwords::PasswordFile;
 use super::test_support::{Script, away, decision, user};
 use super::*;
 use crate::net::tls::{CertificateNames, ClientTls};

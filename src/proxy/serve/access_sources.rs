@@ -14,9 +14,9 @@ use crate::daemon::vital::keep_running;
 use crate::kubernetes::{
     ApiReviewer, BackgroundRuntime, SecretTable, WatchContext, report_cluster, watch_rbac, watch_secret,
 };
-use crate::policy::access::passwords::key_secret::KeySecret;
-use crate::policy::access::passwords::{UserFault, Users};
-use crate::policy::access::ssh_authorities::AuthorityKeys;
+use crate::policy::access::files::passwords::key_secret::KeySecret;
+use crate::policy::access::files::passwords::{UserFault, Users};
+use crate::policy::access::files::ssh_authorities::AuthorityKeys;
 use crate::policy::access::tickets::Tickets;
 use crate::policy::access::{
     self, Access, Contents, FollowedFile, KeySecretOptions, Reviewer, SecretName, Sources, TicketOptions, oidc,

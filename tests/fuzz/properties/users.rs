@@ -1,6 +1,6 @@
 //! The text of a file of users.
 
-use switchboard::policy::access::passwords::check as parse;
+use switchboard::policy::access::files::passwords::check as parse;
 
 /// It has users, or faults that name a line of it, of which the last may be the number of the others; and more lines never have fewer faults.
 pub(crate) fn check(bytes: &[u8]) {

@@ -18,7 +18,7 @@ fn world() -> World {
     let hash = "$2y$05$C4ig4r120vyo1vh3fN8r8eElsx.pkSZw4WxY2QNujrvxq297xDBEu";
     std::fs::write(file.path(), format!("alice:{hash}\nbob:{hash}\n")).unwrap();
     let sources = Sources {
-        users: Some(Arc::new(passwords::PasswordFile::open(file.path()).unwrap())),
+        users: Some(Arc::new(PasswordFile::open(file.path()).unwrap())),
         ..Sources::clone(&world.access.decider.config.load().sources)
     };
     let options = Options::clone(&world.access.decider.config.load().options);
@@ -262,7 +262,7 @@ async fn a_recheck_hashes_no_password_of_a_line_that_is_unchanged() {
     let hash = "$2y$05$C4ig4r120vyo1vh3fN8r8eElsx.pkSZw4WxY2QNujrvxq297xDBEu";
     let write = |lines: &str| std::fs::write(file.path(), lines).unwrap();
     write(&format!("alice:{hash}\n"));
-    let users = Arc::new(passwords::PasswordFile::open(file.path()).unwrap());
+    let users = Arc::new(PasswordFile::open(file.path()).unwrap());
     let sources = Sources {
         users: Some(Arc::clone(&users)),
         ..config.sources.clone()

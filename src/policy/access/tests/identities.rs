@@ -134,7 +134,7 @@ async fn a_user_of_the_file_with_a_prefix_is_none_of_another_source() {
     let line = "alice:$2y$05$C4ig4r120vyo1vh3fN8r8eElsx.pkSZw4WxY2QNujrvxq297xDBEu\n";
     std::fs::write(file.path(), line).unwrap();
     let apply = |prefix: &str| {
-        let users = passwords::PasswordFile::open(file.path())
+        let users = PasswordFile::open(file.path())
             .unwrap()
             .with_prefix(Some(prefix.into()));
         let config = world.access.decider.config.load_full();

@@ -7,7 +7,7 @@ use crate::base::follow::ReloadResult;
 struct KeyWorld {
     world: World,
     file: tempfile::NamedTempFile,
-    users: Arc<passwords::PasswordFile>,
+    users: Arc<PasswordFile>,
 }
 
 impl KeyWorld {
@@ -16,13 +16,13 @@ impl KeyWorld {
         world.publish(["a".to_owned()], None);
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), text).unwrap();
-        let users = Arc::new(passwords::PasswordFile::open(file.path()).unwrap());
+        let users = Arc::new(PasswordFile::open(file.path()).unwrap());
         let world = Self { world, file, users };
         world.apply(Arc::clone(&world.users));
         world
     }
 
-    fn apply(&self, users: Arc<passwords::PasswordFile>) {
+    fn apply(&self, users: Arc<PasswordFile>) {
         let access = &self.world.access;
         let config = access.decider.config.load_full();
         let sources = Sources {
@@ -101,7 +101,7 @@ async fn a_key_that_changes_in_the_file_ends_the_tunnels_that_it_would_open_no_m
     // Or by a prefix: it proves another user then.
     keys.change(&plain);
     let (_, grant) = keys.login(OTHER).await.unwrap();
-    let prefixed = passwords::PasswordFile::open(keys.file.path()).unwrap();
+    let prefixed = PasswordFile::open(keys.file.path()).unwrap();
     keys.apply(Arc::new(prefixed.with_prefix(Some("file:".into()))));
     assert!(has_ended(&grant));
 }

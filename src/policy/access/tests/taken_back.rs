@@ -465,7 +465,7 @@ async fn a_file_of_users_that_was_never_read_ends_no_tunnel_and_opens_none() {
     )
     .unwrap();
     std::fs::write(&new, "alice:plain\n").unwrap();
-    let apply = |users: passwords::PasswordFile| {
+    let apply = |users: PasswordFile| {
         let (users, config) = (Arc::new(users), world.access.decider.config.load_full());
         let sources = Sources {
             users: Some(Arc::clone(&users)),
@@ -486,9 +486,9 @@ async fn a_file_of_users_that_was_never_read_ends_no_tunnel_and_opens_none() {
         let grant = world.access.authorize(&subject, &world.target("a")).await;
         grant.map(|grant| (subject, grant))
     };
-    apply(passwords::PasswordFile::open(&old).unwrap());
+    apply(PasswordFile::open(&old).unwrap());
     let (subject, grant) = login().await.unwrap();
-    let users = apply(passwords::PasswordFile::empty(&new));
+    let users = apply(PasswordFile::empty(&new));
     assert!(matches!(users.reload(), ReloadResult::Invalid(_)));
     world.access.user_lists_changed();
     sleep(seconds(301)).await;

@@ -95,7 +95,7 @@ async fn a_ticket_is_known_beside_a_file_of_users_and_other_passwords_stay_passw
     )
     .unwrap();
     let sources = Sources {
-        users: Some(Arc::new(passwords::PasswordFile::open(file).unwrap())),
+        users: Some(Arc::new(PasswordFile::open(file).unwrap())),
         ..Sources::clone(&world.access.decider.config.load().sources)
     };
     let options = Options::clone(&world.access.decider.config.load().options);

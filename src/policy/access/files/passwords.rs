@@ -9,18 +9,18 @@ use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 
 use self::entry::Entry;
-pub(super) use self::entry::UNKNOWN_KEY;
+pub(in crate::policy::access) use self::entry::UNKNOWN_KEY;
 use self::hash::Hash;
 pub use super::followed_file::UserFault;
 use super::followed_file::{Contents, FollowedFile, LineFaults, lines};
-use super::reviewer::{NoAnswer, ReviewError, Verdict};
-use super::user::User;
 use crate::base::secret::Secret;
+use crate::policy::access::reviewer::{NoAnswer, ReviewError, Verdict};
+use crate::policy::access::user::User;
 use crate::protocol::host_key::HostKey;
 
 mod entry;
 mod hash;
-pub(super) mod key;
+pub(in crate::policy::access) mod key;
 pub mod key_secret;
 
 /// The file of users. Its lines are `name:hash`, `name:hash:group,group` or `name:KEY`; empty lines and those that begin with `#`
@@ -64,23 +64,23 @@ impl Contents for Users {
 
 impl PasswordFile {
     /// Returns whether it has the user of that name, prefix included.
-    pub(super) fn proves(&self, name: &str) -> bool {
+    pub(in crate::policy::access) fn proves(&self, name: &str) -> bool {
         self.own_name(name).is_some_and(|name| self.contains(name))
     }
 
     /// Returns whether the line that has proved the user is still there, with the same hash and groups.
-    pub(super) fn is_current(&self, user: &Arc<User>) -> bool {
+    pub(in crate::policy::access) fn is_current(&self, user: &Arc<User>) -> bool {
         let entry = self.own_name(&user.name).and_then(|name| self.entry(name));
         entry.is_some_and(|entry| entry.user.get().is_some_and(|own| Arc::ptr_eq(own, user)))
     }
 
     /// Returns whether a user has a public key.
-    pub(super) fn has_keys(&self) -> bool {
+    pub(in crate::policy::access) fn has_keys(&self) -> bool {
         self.contents().is_some_and(|users| users.has_keys)
     }
 
     /// Returns whether a good file has been read.
-    pub(super) fn is_loaded(&self) -> bool {
+    pub(in crate::policy::access) fn is_loaded(&self) -> bool {
         self.contents().is_some()
     }
 
@@ -126,12 +126,12 @@ impl PasswordFile {
 
     /// Returns the permits of hashing. The file has been read.
     #[cfg(test)]
-    pub(super) fn hashing(&self) -> Arc<Semaphore> {
+    pub(in crate::policy::access) fn hashing(&self) -> Arc<Semaphore> {
         Arc::clone(&self.contents().unwrap().hashing)
     }
 
     /// Returns the groups of a user, prefix included; none of one that it lacks.
-    pub(super) fn groups(&self, name: &str) -> Vec<Box<str>> {
+    pub(in crate::policy::access) fn groups(&self, name: &str) -> Vec<Box<str>> {
         let entry = self.own_name(name).and_then(|name| self.entry(name));
         entry.map_or_else(Vec::new, |entry| entry.groups.clone())
     }
@@ -140,7 +140,12 @@ impl PasswordFile {
     ///
     /// # Errors
     /// The reason why it proves none.
-    pub(super) fn user_of_key(&self, user: &str, key: &HostKey, client: IpAddr) -> Result<User, &'static str> {
+    pub(in crate::policy::access) fn user_of_key(
+        &self,
+        user: &str,
+        key: &HostKey,
+        client: IpAddr,
+    ) -> Result<User, &'static str> {
         let entry = self.entry(user).ok_or(UNKNOWN_KEY)?;
         entry.user_of_key(&self.full_name(user), key, client)
     }
@@ -205,7 +210,7 @@ fn parse(bytes: &[u8]) -> Result<BTreeMap<Box<str>, Entry>, Vec<UserFault>> {
 const WRONG: &str = "the user or the password is wrong";
 const NO_PROOF: &str = "there is no hash after the name, and no line with a key of this user";
 /// The passwords that are hashed at a time: each occupies a CPU.
-pub(super) const MAX_HASHED: usize = 2;
+pub(in crate::policy::access) const MAX_HASHED: usize = 2;
 
 #[cfg(test)]
 mod tests;

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use super::*;
 use crate::policy::access::credentials::credential::Credential;
-use crate::policy::access::passwords::PasswordFile;
-use crate::policy::access::passwords::key_secret::KeySecret;
+use crate::policy::access::files::passwords::PasswordFile;
+use crate::policy::access::files::passwords::key_secret::KeySecret;
 use crate::policy::access::sources::{NotProved, Sources};
 use crate::policy::access::{NoAnswer, User, Verdict};
 

@@ -5,10 +5,10 @@ use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
-use super::super::user::{Method, User};
 use super::hash::Hash;
 use super::key::UserKey;
 use crate::base::values::is_name;
+use crate::policy::access::user::{Method, User};
 use crate::protocol::host_key::HostKey;
 
 /// A user's hash, groups and public keys.

@@ -41,7 +41,12 @@ impl AuthorityKeys {
     ///
     /// # Errors
     /// The reason why it does not.
-    pub(super) fn check(&self, name: &str, certificate: &UserCertificate, client: IpAddr) -> Result<(), &'static str> {
+    pub(in crate::policy::access) fn check(
+        &self,
+        name: &str,
+        certificate: &UserCertificate,
+        client: IpAddr,
+    ) -> Result<(), &'static str> {
         let UserCertificate {
             principals, validity, ..
         } = certificate;
@@ -80,7 +85,7 @@ fn check_option(option: &str, value: &str, client: IpAddr) -> Result<(), &'stati
     }
 }
 
-pub(super) const UNKNOWN_AUTHORITY: &str = "the authority of the certificate is not known here";
+pub(in crate::policy::access) const UNKNOWN_AUTHORITY: &str = "the authority of the certificate is not known here";
 const MAX_KEYS: usize = 64;
 /// In bytes, as in the file of users.
 const MAX_NAME: usize = 256;

@@ -20,7 +20,7 @@ pub struct FollowedFile<T> {
     prefix: Box<str>,
     /// `None` before the file was read; until then a name that is missing proves nothing.
     contents: ArcSwapOption<T>,
-    pub(super) readings: Mutex<ReadHistory>,
+    pub(in crate::policy::access) readings: Mutex<ReadHistory>,
     /// Notified to read the file at once.
     read_again: Notify,
 }
@@ -70,17 +70,17 @@ impl<T: Contents> FollowedFile<T> {
     }
 
     /// Returns a name of the file with the prefix.
-    pub(super) fn full_name(&self, name: &str) -> String {
+    pub(in crate::policy::access) fn full_name(&self, name: &str) -> String {
         format!("{}{name}", self.prefix)
     }
 
     /// Returns the name in the file of a user, prefix included; `None` if the user can be none of the file.
-    pub(super) fn own_name<'a>(&self, name: &'a str) -> Option<&'a str> {
+    pub(in crate::policy::access) fn own_name<'a>(&self, name: &'a str) -> Option<&'a str> {
         name.strip_prefix(&*self.prefix)
     }
 
     /// Returns the contents; `None` before a good file has been read.
-    pub(super) fn contents(&self) -> Option<Arc<T>> {
+    pub(in crate::policy::access) fn contents(&self) -> Option<Arc<T>> {
         self.contents.load_full()
     }
 
@@ -126,13 +126,13 @@ impl<T: Contents> FollowedFile<T> {
 
 /// The errors of lines, each with its number. Only the first are kept.
 #[derive(Debug, Default)]
-pub(super) struct LineFaults {
+pub(in crate::policy::access) struct LineFaults {
     faults: Vec<(usize, String)>,
     more: usize,
 }
 
 impl LineFaults {
-    pub(super) fn add(&mut self, line: usize, reason: String) {
+    pub(in crate::policy::access) fn add(&mut self, line: usize, reason: String) {
         match self.faults.len() < MAX_ERRORS {
             true => self.faults.push((line, reason)),
             false => self.more += 1,
@@ -140,7 +140,7 @@ impl LineFaults {
     }
 
     /// Returns all of them in the order of the lines; nothing if there are none.
-    pub(super) fn into_result(mut self) -> Result<(), Vec<UserFault>> {
+    pub(in crate::policy::access) fn into_result(mut self) -> Result<(), Vec<UserFault>> {
         self.faults.sort();
         let faults = self
             .faults
@@ -159,7 +159,7 @@ impl LineFaults {
 
 /// Returns the lines of a file that are neither empty nor comments, with their numbers. `entries` names them for the error of an
 /// empty file.
-pub(super) fn lines<'a>(
+pub(in crate::policy::access) fn lines<'a>(
     bytes: &'a [u8],
     entries: &str,
 ) -> Result<impl Iterator<Item = (usize, &'a str)>, Vec<UserFault>> {
