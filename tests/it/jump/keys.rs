@@ -293,7 +293,7 @@ fn the_check_of_a_jump_host_says_what_ssh_finds() {
     };
     fails("nobody.team-a", "nobody.team-a:22 is not on the allowlist");
     fails("closed.team-a:22", "closed.team-a:22 refused the connection");
-    user.write("alice::ops\n");
+    user.write(LINE);
     jump_host.server.process.signal(Signal::HUP);
     eventually("the key is removed", || {
         (check("devbox.team-a").0 == Some(1)).then_some(())

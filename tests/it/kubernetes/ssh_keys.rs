@@ -75,7 +75,7 @@ async fn is_refused(key: &Arc<PrivateKey>) {
     eventually("the key opens nothing", async || log_in(key).await.is_none()).await;
 }
 
-/// The pod says its name, and then what it is sent.
+/// The pod says its name, and then what it is sent after an identification.
 async fn echoes(channel: &mut Channel<Msg>, text: &str) {
     channel.data(text.as_bytes()).await.unwrap();
     let mut said = Vec::new();
@@ -105,7 +105,8 @@ fn a_key_of_the_secret_opens_the_door_until_it_is_taken_back() {
             .api
             .put(of_alice(&format!("# her phone\nno-pty {public}{public}")));
         let (_client, mut channel) = tunnel(&key).await;
-        echoes(&mut channel, "SSH-2.0-client\r\n").await;
+        channel.data(&b"SSH-2.0-client\r\n"[..]).await.unwrap();
+        echoes(&mut channel, "a line\n").await;
         let fault = "an entry of the Secret of keys is invalid: alice: line 2: ";
         assert!(stage.proxy.messages().contains(fault), "{}", stage.proxy.messages());
         // A Secret of another type changes nothing.
