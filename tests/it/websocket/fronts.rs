@@ -206,7 +206,8 @@ pub(crate) fn nginx_with(site: &Site<'_>, text: &str) -> Command {
 fn apache(site: &Site<'_>) -> Command {
     let file = site.write("apache.conf", include_str!("fronts/apache.conf"));
     let mut command = quiet(program("apache2", "apache2-bin"));
-    command.args(["-D", "FOREGROUND", "-f"]).arg(file);
+    // Without children, which would survive it.
+    command.args(["-X", "-f"]).arg(file);
     command
 }
 
