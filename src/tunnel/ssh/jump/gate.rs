@@ -1,4 +1,5 @@
-//! The bounds of an SSH connection's memory and work, and the end of the connection.
+//! The bounds of an SSH connection's memory and work, and its end: the `Gate` of the connection, which its socket asks, and the
+//! `Inbox` of a channel, which holds what waits for the target.
 
 use std::collections::VecDeque;
 use std::io;
@@ -26,7 +27,7 @@ struct State {
     unsent: usize,
     /// Those of them that are encrypted. The next flush has written them.
     encrypted: usize,
-    budget: Budget,
+    allowance: Allowance,
     /// True if the client has sent a FIN.
     has_finished: bool,
     is_closed: bool,
@@ -39,14 +40,14 @@ struct State {
 /// The bytes that a client may send which carry nothing for a target: key exchanges, logins, channels that are refused. They
 /// cost CPU time, and answers that wait in memory without a bound.
 #[derive(Debug, Default)]
-struct Budget {
+struct Allowance {
     /// The bytes that were spent. Less than none, if bytes are on the way to a channel that was closed here.
     spent: i64,
     /// The time up to which credit was given; `None` before the login, which earns none.
     counted_to: Option<Instant>,
 }
 
-impl Budget {
+impl Allowance {
     fn spend(&mut self, bytes: usize) {
         if let Some(counted_to) = &mut self.counted_to {
             let earned = counted_to.elapsed().as_millis() * BYTES_PER_MILLISECOND;
@@ -80,7 +81,7 @@ impl Gate {
         if state.is_closed {
             return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
         }
-        if state.budget.is_exhausted() {
+        if state.allowance.is_exhausted() {
             return Poll::Ready(Err(io::ErrorKind::InvalidData.into()));
         }
         // For the close as well.
@@ -108,7 +109,7 @@ impl Gate {
     pub(super) fn read(&self, bytes: usize) {
         let mut state = self.state.lock();
         state.has_finished |= bytes == 0;
-        state.budget.spend(bytes);
+        state.allowance.spend(bytes);
     }
 
     /// Notes that all that was encrypted is in the kernel.
@@ -117,7 +118,7 @@ impl Gate {
         let sent = std::mem::take(&mut state.encrypted);
         state.unsent = state.unsent.saturating_sub(sent);
         // A client answers its download, with WINDOW_ADJUST.
-        state.budget.earn(signed(sent / BYTES_PER_ANSWER));
+        state.allowance.earn(signed(sent / BYTES_PER_ANSWER));
         if state.unsent < MAX_UNSENT
             && let Some(waker) = state.download.take()
         {
@@ -126,14 +127,14 @@ impl Gate {
         }
     }
 
-    /// Returns whether the client has sent nothing.
+    /// Returns whether the client has sent nothing. Asked before its login only.
     pub(super) fn is_untouched(&self) -> bool {
-        self.state.lock().budget.spent == 0
+        self.state.lock().allowance.spent == 0
     }
 
     /// Notes the login.
     pub(super) fn authenticated(&self) {
-        self.state.lock().budget = Budget {
+        self.state.lock().allowance = Allowance {
             spent: 0,
             counted_to: Some(Instant::now()),
         };
@@ -141,18 +142,18 @@ impl Gate {
 
     /// Allows for the bytes that are on the way to a channel which is closed here: the session drops them.
     pub(super) fn expect_late(&self, window: u32) {
-        let spent = &mut self.state.lock().budget.spent;
+        let spent = &mut self.state.lock().allowance.spent;
         *spent = (*spent - i64::from(window)).max(-i64::from(window));
     }
 
     /// Expects no more of them: the client asks for its next channel after it has read of the close.
     pub(super) fn expect_no_late(&self) {
-        let spent = &mut self.state.lock().budget.spent;
+        let spent = &mut self.state.lock().allowance.spent;
         *spent = (*spent).max(0);
     }
 
-    /// Returns how the connection's end looks to a channel that was open. A FIN without a message of SSH before it is an end
-    /// of stream: at a logout OpenSSH ends its jump host so.
+    /// Returns how the connection's end looks to a channel that was open: after a FIN the channel was closed, because OpenSSH
+    /// ends its jump host so at a logout, without a message of SSH.
     pub(super) fn end(&self) -> ChannelEnd {
         match self.state.lock().has_finished {
             true => ChannelEnd::Closed,
@@ -202,7 +203,7 @@ impl Gate {
     fn add(&self, payload: &[u8]) {
         let mut state = self.state.lock();
         state.queued += cost(payload);
-        state.budget.earn(signed(payload.len() + payload.len() / 8 + PACKET));
+        state.allowance.earn(signed(payload.len() + payload.len() / 8 + PACKET));
     }
 
     fn release(&self, cost: usize) {
