@@ -86,6 +86,18 @@ pub(super) fn echoes(jump_host: &JumpHost, command: &mut Command) {
     assert_eq!(finished.stdout, "in\n");
 }
 
+/// A command's output comes through, and the access line names alice and the method.
+#[track_caller]
+pub(super) fn echoes_for_alice(jump_host: &mut JumpHost, method: &str) {
+    echoes(jump_host, &mut jump_host.command("ssh"));
+    let line = jump_host.access_line();
+    assert_eq!(
+        (&line["user.name"], &line["auth.method"], &line["door"]),
+        (&"alice".into(), &method.into(), &"ssh".into()),
+        "{line}"
+    );
+}
+
 #[track_caller]
 pub(super) fn is_refused(jump_host: &JumpHost) {
     let refused = jump_host.run(jump_host.command("ssh").args(["devbox.team-a", "true"]));
@@ -112,13 +124,7 @@ fn a_key_of_each_type_opens_the_door_for_logins_and_copies() {
         .chain([("rsa", "alice%box")])
     {
         user.log_in_with(&jump_host, account, &[name]);
-        echoes(&jump_host, &mut jump_host.command("ssh"));
-        let line = jump_host.access_line();
-        assert_eq!(
-            (&line["user.name"], &line["auth.method"], &line["door"]),
-            (&"alice".into(), &"public_key".into(), &"ssh".into()),
-            "{name} {line}"
-        );
+        echoes_for_alice(&mut jump_host, "public_key");
     }
     let content = noise(1 << 20);
     fs::write(jump_host.path("here"), &content).unwrap();

@@ -10,6 +10,7 @@ use tokio::sync::watch;
 
 use super::entry::{Entry, UNKNOWN_KEY};
 use crate::base::text::excerpt;
+use crate::policy::access::files::followed_file::LineFaults;
 use crate::protocol::host_key::HostKey;
 
 /// The keys of a Secret in effect.
@@ -71,20 +72,23 @@ impl KeySecret {
     }
 
     /// Replaces the keys by the data of the Secret, a user with lines of `authorized_keys` each; no data revokes all of them.
-    /// Returns the errors of invalid lines, which are left out.
+    /// Returns the errors of invalid lines, which are left out: of each user the first 20, and how many more there are.
     pub fn replace(&self, data: &BTreeMap<String, Vec<u8>>) -> Vec<String> {
         let (mut entries, mut faults) = (BTreeMap::<Box<str>, Entry>::new(), Vec::new());
         for (name, value) in data {
             let entry = entries.entry(name.as_str().into()).or_default();
             let text = String::from_utf8_lossy(value);
+            let mut of_lines = LineFaults::default();
             for (number, line) in (1..).zip(text.lines().map(str::trim)) {
                 if line.is_empty() || line.starts_with('#') {
                     continue;
                 }
                 if let Err(reason) = entry.add_key(line) {
-                    faults.push(format!("{}: line {number}: {reason}", excerpt(name, 64)));
+                    of_lines.add(number, reason);
                 }
             }
+            let of_lines = of_lines.into_result().err().unwrap_or_default();
+            faults.extend(of_lines.iter().map(|fault| format!("{}: {fault}", excerpt(name, 64))));
         }
         self.entries.store(Some(entries.into()));
         self.changed.send_modify(|tables| *tables += 1);
@@ -132,6 +136,9 @@ mod tests {
                 .is_some_and(|expires| expires < SystemTime::now())
         );
         assert_eq!(secret.full_name("alice"), "ssh:alice");
+        let endless = "x\n".repeat(10_000);
+        let faults = replace(&[("alice", &endless)]);
+        assert_eq!((faults.len(), &*faults[20]), (21, "alice: and 9980 more errors"));
         let before = *secret.changed().borrow();
         assert!(replace(&[]).is_empty() && !secret.has_keys());
         assert_eq!(expiry("alice"), Err(UNKNOWN_KEY));
