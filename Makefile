@@ -81,7 +81,7 @@ bench: ## Run the benchmarks; a bound that is exceeded fails it
 bench-compare: ## Measure beside Envoy and HAProxy, which it installs; a goal that is lost fails it
 	benches/compare/run
 
-bench-felt: ## Measure logins, copies and keystrokes by each way to an sshd, as a user feels them, in 25 minutes
+bench-felt: ## Measure logins, copies and keystrokes by each way to an sshd, as a user feels them
 	benches/felt/run
 
 images: ## Build the images of packaging/names and of the example, and load them into the kind cluster CLUSTER=kind

@@ -6,58 +6,61 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with};
-use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
+
+use crate::bare_relay::{self, Pipe};
+use crate::secure::server_config;
+use crate::secure_floor;
 
 /// The argument by which this program is started as the floor.
 pub(crate) const ARGUMENT: &str = "--floor";
 
-/// Serves for ever. The file has three addresses: CONNECT is served at the first one, tunnels of 10 MiB/s without CONNECT at the second
-/// one, and both lead to the third.
+/// Serves for ever. The file has three addresses: CONNECT is served at the first one, by TLS at the second one, and all lead to the
+/// third.
+///
+/// How a tunnel is relayed depends on the name that is asked for: [`BULK`] by a [`bare_relay`], [`TEN`] by one of 10 MiB/s, and any
+/// other by the loop that has read its head.
 pub(crate) fn run(settings: &Path) -> io::Result<()> {
-    let settings = fs::read_to_string(settings)?;
-    let mut addresses = settings.split_whitespace();
+    let text = fs::read_to_string(settings)?;
+    let mut addresses = text.split_whitespace();
     let mut address = || -> io::Result<SocketAddr> {
         let text = addresses.next().ok_or(ErrorKind::InvalidInput)?;
         text.parse().map_err(io::Error::other)
     };
-    let (connects, limited, target) = (
+    let (connects, secure, target) = (
         TcpListener::bind(address()?)?,
         TcpListener::bind(address()?)?,
         address()?,
     );
+    let config = server_config(settings.parent().unwrap_or(settings))?;
     thread::spawn(move || {
-        for client in limited.incoming().flatten() {
+        for client in secure.incoming().flatten() {
+            let config = Arc::clone(&config);
             // It ends with its client.
-            thread::spawn(move || relay_limited(&client, target).ok());
+            thread::spawn(move || secure_floor::relay(client, target, config).ok());
         }
     });
     Loop::new(connects, target)?.run()
 }
 
 /// Splices a quantum, then sleeps until the next one is due.
-fn relay_limited(client: &TcpStream, target: SocketAddr) -> io::Result<()> {
-    let upstream = TcpStream::connect(target)?;
+fn relay_limited(client: &TcpStream, upstream: &TcpStream) -> io::Result<()> {
     let (mut from, mut to) = (client.try_clone()?, upstream.try_clone()?);
     thread::spawn(move || io::copy(&mut from, &mut to).ok());
-    let (read, write) = pipe_with(PipeFlags::CLOEXEC)?;
-    fcntl_setpipe_size(&write, PIPE)?;
+    let pipe = Pipe::new()?;
     let mut due = Instant::now();
     loop {
         let mut left = QUANTUM;
         while left > 0 {
-            let mut in_pipe = splice(&upstream, None, &write, None, left, SpliceFlags::MOVE)?;
-            if in_pipe == 0 {
-                return client.shutdown(Shutdown::Both);
-            }
-            left -= in_pipe;
-            while in_pipe > 0 {
-                in_pipe -= splice(&read, None, client, None, in_pipe, SpliceFlags::MOVE)?;
+            match pipe.splice(upstream, client, left)? {
+                0 => return client.shutdown(Shutdown::Both),
+                moved => left -= moved,
             }
         }
         due += NAP;
@@ -158,7 +161,11 @@ impl Loop {
                     return Err(ErrorKind::UnexpectedEof.into());
                 }
                 if socket.head.ends_with(b"\r\n\r\n") {
-                    self.connect(number)?;
+                    match named(&socket.head) {
+                        BULK => self.hand_over(number, bare_relay::relay)?,
+                        TEN => self.hand_over(number, relay_limited)?,
+                        _ => self.connect(number)?,
+                    }
                 }
                 continue;
             };
@@ -198,8 +205,24 @@ impl Loop {
         let other = self.add(stream, Some(client), EventFlags::IN)?;
         if let Some(socket) = self.sockets.get_mut(&client) {
             socket.other = Some(other);
-            socket.stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n")?;
+            answer(&socket.stream)?;
         }
+        Ok(())
+    }
+
+    /// Gives a tunnel to a thread of its own, which blocks.
+    fn hand_over(&mut self, client: u64, relay: Relay) -> io::Result<()> {
+        let Some(Socket { stream, .. }) = self.sockets.remove(&client) else {
+            return Ok(());
+        };
+        epoll::delete(&self.epoll, &stream)?;
+        stream.set_nonblocking(false)?;
+        let target = self.target;
+        thread::spawn(move || {
+            let relayed = answer(&stream).and_then(|()| relay(&stream, &TcpStream::connect(target)?));
+            // It ends with its client.
+            relayed.ok()
+        });
         Ok(())
     }
 
@@ -211,7 +234,20 @@ impl Loop {
     }
 }
 
+type Relay = fn(&TcpStream, &TcpStream) -> io::Result<()>;
+
+/// Returns the authority of a CONNECT.
+fn named(head: &[u8]) -> &[u8] {
+    head.split(|byte| *byte == b' ').nth(1).unwrap_or_default()
+}
+
+pub(crate) fn answer(mut client: impl Write) -> io::Result<()> {
+    client.write_all(b"HTTP/1.1 200 OK\r\n\r\n")
+}
+
+/// The authorities whose tunnels are relayed otherwise.
+const BULK: &[u8] = b"bulk.bench:22";
+const TEN: &[u8] = b"ten.bench:22";
 /// As long as switchboard sleeps, and what 10 MiB/s bring in that time.
 const NAP: Duration = Duration::from_millis(50);
 const QUANTUM: usize = 512 * 1024;
-const PIPE: usize = 1024 * 1024;

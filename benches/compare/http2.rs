@@ -84,7 +84,7 @@ impl Tunnels {
             // At once: unread, it would fill the connection's window, and the next had none.
             match self.role {
                 Role::Upload => workers.spawn(write_all(send, receive, moved)),
-                Role::Download | Role::Echo | Role::Both | Role::Paced(_) => {
+                Role::Download | Role::Echo | Role::Both | Role::Paced(_) | Role::Trickle => {
                     workers.spawn(read_all(send, receive, moved))
                 }
             };

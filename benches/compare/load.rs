@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::runtime;
+use tokio::task::JoinSet;
 use tokio::time::{sleep_until, timeout};
 
 use crate::http2::Connection;
@@ -205,16 +206,12 @@ async fn set_up(proxy: SocketAddr, head: &str) -> io::Result<()> {
 }
 
 /// Opens that many tunnels, several at a time.
-pub(crate) fn open_many(route: Route<'_>, count: usize) -> io::Result<Vec<Tunnel>> {
+pub(crate) fn open_many(route: Route<'_>, role: Role, count: usize) -> io::Result<Vec<Tunnel>> {
     thread::scope(|scope| {
         let openers: Vec<_> = (0..OPENERS)
             .map(|opener| {
                 let share = count / OPENERS + usize::from(opener < count % OPENERS);
-                scope.spawn(move || {
-                    (0..share)
-                        .map(|_| route.open(Role::Echo))
-                        .collect::<io::Result<Vec<_>>>()
-                })
+                scope.spawn(move || (0..share).map(|_| route.open(role)).collect::<io::Result<Vec<_>>>())
             })
             .collect();
         let mut tunnels = Vec::with_capacity(count);
@@ -222,6 +219,36 @@ pub(crate) fn open_many(route: Route<'_>, count: usize) -> io::Result<Vec<Tunnel
             tunnels.extend(opener.join().unwrap()?);
         }
         Ok(tunnels)
+    })
+}
+
+/// Reads from all tunnels, by one thread, for that long. Returns the bytes.
+pub(crate) fn read_from_all(tunnels: &[Tunnel], period: Duration) -> io::Result<u64> {
+    let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let mut readers = JoinSet::new();
+        for tunnel in tunnels {
+            let socket = tunnel.socket()?;
+            socket.set_nonblocking(true)?;
+            let mut stream = tokio::net::TcpStream::from_std(socket)?;
+            readers.spawn(async move {
+                let (mut all, mut chunk) = (0, vec![0; 16 * 1024]);
+                let read = timeout(period, async {
+                    while let read @ 1.. = stream.read(&mut chunk).await? {
+                        all += read as u64;
+                    }
+                    io::Result::Err(io::ErrorKind::UnexpectedEof.into())
+                });
+                // A time-out is the end that is meant.
+                read.await.map_or(Ok(()), |ended| ended)?;
+                io::Result::Ok(all)
+            });
+        }
+        let mut all = 0;
+        while let Some(read) = readers.join_next().await {
+            all += read.map_err(io::Error::other)??;
+        }
+        Ok(all)
     })
 }
 

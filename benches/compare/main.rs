@@ -22,6 +22,8 @@ use self::report::{ENVOY, FLOOR, Results};
 use self::scenarios::{Effort, Figure};
 
 mod anchors;
+#[path = "../support/bare_relay.rs"]
+mod bare_relay;
 mod floor;
 mod http2;
 mod load;
@@ -32,6 +34,7 @@ mod route;
 mod rows;
 mod scenarios;
 mod secure;
+mod secure_floor;
 mod target;
 mod typing;
 mod websocket;
@@ -192,8 +195,9 @@ fn programs(wanted: &Wanted) -> io::Result<Vec<Program>> {
 }
 
 /// Scenarios that start a process of their own.
-const ALONE: [(&str, RunAlone); 8] = [
+const ALONE: [(&str, RunAlone); 9] = [
     ("idle", scenarios::idle),
+    ("slow", scenarios::slow),
     ("tls-idle", protocols::idle_tls),
     ("ws-idle", protocols::idle_websockets),
     ("h2-idle", protocols::idle_http2),

@@ -8,23 +8,23 @@ use crate::proxies::{Kind, Machine, Program, Proxy};
 use crate::route::Route;
 use crate::scenarios::{
     CLIENTS, Effort, Figure, Scenario, WARM_UP, carry, common, counted_set_ups, held_by_idle, http, micros, ours,
-    percentile,
+    percentile, with_floor,
 };
 use crate::secure::Security;
 use crate::target::Role::{self, Download, Echo, Upload};
 
 /// In the order of a round.
 pub(crate) const SCENARIOS: [Scenario; 15] = [
-    common("tls-down8", |proxy, effort| {
+    with_floor("tls-down8", |proxy, effort| {
         tls(proxy, effort, Download, 8, ["tls-down8.cpu", "tls-down8.rate"])
     }),
-    common("tls-down1", |proxy, effort| {
+    with_floor("tls-down1", |proxy, effort| {
         tls(proxy, effort, Download, 1, ["tls-down1.cpu", "tls-down1.rate"])
     }),
-    common("tls-up8", |proxy, effort| {
+    with_floor("tls-up8", |proxy, effort| {
         tls(proxy, effort, Upload, 8, ["tls-up8.cpu", "tls-up8.rate"])
     }),
-    common("tls-up1", |proxy, effort| {
+    with_floor("tls-up1", |proxy, effort| {
         tls(proxy, effort, Upload, 1, ["tls-up1.cpu", "tls-up1.rate"])
     }),
     ours("tls-trip", |proxy, effort| trip(proxy, effort, false, "tls-trip.p50")),
@@ -120,7 +120,7 @@ pub(crate) fn idle_tls(program: &Program, target: SocketAddr, effort: Effort) ->
     let proxy = program.start(target, &Machine::default())?;
     let security = Security::new(HTTP1)?;
     let route = Route::through(&proxy).secured(&security);
-    let ([memory, _], _tunnels) = held_by_idle(&proxy, effort.idle_tunnels, |count| open_many(route, count))?;
+    let ([memory, _], _tunnels) = held_by_idle(&proxy, effort.idle_tunnels, |count| open_many(route, Echo, count))?;
     Ok(vec![("tls-idle.memory", memory)])
 }
 
@@ -132,7 +132,7 @@ pub(crate) fn idle_websockets(program: &Program, target: SocketAddr, effort: Eff
     let proxy = program.start(target, &Machine::default())?;
     let security = Security::new(HTTP1)?;
     let route = Route::through(&proxy).secured(&security).by_websocket();
-    let ([memory, _], _tunnels) = held_by_idle(&proxy, effort.idle_tunnels, |count| open_many(route, count))?;
+    let ([memory, _], _tunnels) = held_by_idle(&proxy, effort.idle_tunnels, |count| open_many(route, Echo, count))?;
     Ok(vec![("ws-idle.memory", memory)])
 }
 

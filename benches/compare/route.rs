@@ -32,16 +32,11 @@ impl Route<'static> {
         }
     }
 
-    /// Through that proxy, limited to 10 MiB/s.
-    pub(crate) fn limited(proxy: &Proxy) -> Self {
-        let route = Self::through(proxy);
+    /// The same for bulk, which the floor relays otherwise.
+    pub(crate) fn for_bulk(proxy: &Proxy) -> Self {
         match proxy.kind {
-            Kind::Floor => Route {
-                plain: proxy.tls_address,
-                name: None,
-                ..route
-            },
-            Kind::Switchboard | Kind::Envoy | Kind::HaProxy => route.named("ten.bench:22"),
+            Kind::Floor => Self::through(proxy).named("bulk.bench:22"),
+            Kind::Switchboard | Kind::Envoy | Kind::HaProxy => Self::through(proxy),
         }
     }
 }

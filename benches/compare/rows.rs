@@ -54,7 +54,7 @@ const fn more(id: &'static str, label: &'static str, digits: usize, goal: Goal) 
 }
 
 /// All of them, in the order of the table.
-pub(crate) const ROWS: [Row; 84] = [
+pub(crate) const ROWS: [Row; 87] = [
     less("down8.cpu", "download, 8 tunnels: CPU-s per GiB", 3, OfEnvoy(0.45)),
     more("down8.rate", "download, 8 tunnels: GiB/s", 2, OfEnvoy(1.1)),
     less("down1.cpu", "download, 1 tunnel: CPU-s per GiB", 3, OfEnvoy(0.75)),
@@ -99,6 +99,14 @@ pub(crate) const ROWS: [Row; 84] = [
         2,
         Absolute(1.0),
     ),
+    less(
+        "slow.descriptors",
+        "2,000 downloads of 64 KiB a second: descriptors each",
+        2,
+        Goal::None,
+    ),
+    less("slow.memory", "the same: KiB each", 1, Goal::None),
+    less("slow.cores", "the same: cores", 2, Goal::None),
     less("limited.cpu", "limited to 10 MiB/s: CPU-s per GiB", 3, OfFloor(1.2)),
     less("fifty.cpu", "50 tunnels limited to 1 MiB/s: cores", 4, Absolute(0.08)),
     less("pinned.p50", "one core, 3,500 set-ups/s: p50 ms", 2, Goal::None),

@@ -3,13 +3,14 @@
 use std::io;
 use std::net::SocketAddr;
 use std::process::{self, Command};
-use std::thread::sleep;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
-use crate::load::{Bulk, SetUps, due_set_ups, open_many, round_trips, set_ups};
+use crate::load::{Bulk, SetUps, due_set_ups, open_many, read_from_all, round_trips, set_ups};
 use crate::proxies::{Kind, Machine, Program, Proxy, kernel_memory};
 use crate::route::Route;
-use crate::target::Role;
+use crate::target::{Role, TRICKLE};
 use crate::typing::typing;
 
 /// The row of a figure, and the figure.
@@ -48,7 +49,7 @@ pub(crate) const fn http(name: &'static str, run: Load) -> Scenario {
 }
 
 /// For all of them and the floor.
-const fn with_floor(name: &'static str, run: Load) -> Scenario {
+pub(crate) const fn with_floor(name: &'static str, run: Load) -> Scenario {
     let kinds = &[Kind::Switchboard, Kind::Envoy, Kind::HaProxy, Kind::Floor];
     Scenario { name, run, kinds }
 }
@@ -60,26 +61,26 @@ pub(crate) const fn ours(name: &'static str, run: Load) -> Scenario {
 
 /// In the order of a round.
 pub(crate) const SCENARIOS: [Scenario; 13] = [
-    common("down8", |proxy, effort| {
+    with_floor("down8", |proxy, effort| {
         bulk(proxy, effort, Role::Download, 8, ["down8.cpu", "down8.rate"])
     }),
-    common("down1", |proxy, effort| {
+    with_floor("down1", |proxy, effort| {
         bulk(proxy, effort, Role::Download, 1, ["down1.cpu", "down1.rate"])
     }),
-    common("up8", |proxy, effort| {
+    with_floor("up8", |proxy, effort| {
         bulk(proxy, effort, Role::Upload, 8, ["up8.cpu", "up8.rate"])
     }),
-    common("up1", |proxy, effort| {
+    with_floor("up1", |proxy, effort| {
         bulk(proxy, effort, Role::Upload, 1, ["up1.cpu", "up1.rate"])
     }),
-    common("both8", |proxy, effort| {
+    with_floor("both8", |proxy, effort| {
         bulk(proxy, effort, Role::Both, 8, ["both8.cpu", "both8.rate"])
     }),
-    common("both1", |proxy, effort| {
+    with_floor("both1", |proxy, effort| {
         bulk(proxy, effort, Role::Both, 1, ["both1.cpu", "both1.rate"])
     }),
-    common("trip", trip),
-    common("beside", beside),
+    with_floor("trip", trip),
+    with_floor("beside", beside),
     common("typing", |proxy, effort| {
         let rows = ["typing.p50", "typing.p99", "typing.cores", "typing.rate", "typing.late"];
         typing(proxy, effort, Role::Download, rows)
@@ -98,7 +99,7 @@ pub(crate) const SCENARIOS: [Scenario; 13] = [
 ];
 
 fn bulk(proxy: &Proxy, effort: Effort, role: Role, tunnels: usize, rows: [&'static str; 2]) -> io::Result<Vec<Figure>> {
-    let bulk = Bulk::start(Route::through(proxy), role, tunnels)?;
+    let bulk = Bulk::start(Route::for_bulk(proxy), role, tunnels)?;
     Ok(carry(proxy, &bulk, effort.period).figures(rows))
 }
 
@@ -116,7 +117,7 @@ fn trip(proxy: &Proxy, effort: Effort) -> io::Result<Vec<Figure>> {
 }
 
 fn beside(proxy: &Proxy, effort: Effort) -> io::Result<Vec<Figure>> {
-    let route = Route::through(proxy);
+    let route = Route::for_bulk(proxy);
     let mut tunnel = [route.open(Role::Echo)?];
     let _bulk = Bulk::start(route, Role::Paced(60), 4)?;
     round_trips(&mut tunnel, WARM_UP)?;
@@ -153,7 +154,7 @@ pub(crate) fn counted_set_ups(
 }
 
 fn limited(proxy: &Proxy, effort: Effort) -> io::Result<Vec<Figure>> {
-    let bulk = Bulk::start(Route::limited(proxy), Role::Download, 1)?;
+    let bulk = Bulk::start(Route::through(proxy).named("ten.bench:22"), Role::Download, 1)?;
     // Long enough for 20 sleeps at least.
     let used = carry(proxy, &bulk, effort.period.max(Duration::from_secs(2)));
     Ok(vec![("limited.cpu", used.seconds_per_gibibyte())])
@@ -173,7 +174,8 @@ pub(crate) fn idle(program: &Program, target: SocketAddr, effort: Effort) -> io:
     let proxy = program.start(target, &Machine::default())?;
     let route = Route::through(&proxy);
     let kernel = kernel_memory();
-    let ([memory, descriptors], _tunnels) = held_by_idle(&proxy, effort.idle_tunnels, |count| open_many(route, count))?;
+    let ([memory, descriptors], _tunnels) =
+        held_by_idle(&proxy, effort.idle_tunnels, |count| open_many(route, Role::Echo, count))?;
     let kernel = (kernel_memory() - kernel) / effort.idle_tunnels as f64;
     let before = proxy.processor_time();
     sleep(effort.period);
@@ -183,6 +185,38 @@ pub(crate) fn idle(program: &Program, target: SocketAddr, effort: Effort) -> io:
         ("idle.kernel", kernel),
         ("idle.descriptors", descriptors),
         ("idle.cpu", used.as_secs_f64() * 1e3 / effort.period.as_secs_f64()),
+    ])
+}
+
+/// Many slow downloads: how many descriptors they hold at most, pipes among them, and what they cost.
+pub(crate) fn slow(program: &Program, target: SocketAddr, effort: Effort) -> io::Result<Vec<Figure>> {
+    let proxy = program.start(target, &Machine::default())?;
+    let before = (proxy.resident(), proxy.descriptors());
+    let tunnels = open_many(Route::through(&proxy), Role::Trickle, SLOW_TUNNELS)?;
+    read_from_all(&tunnels, WARM_UP)?;
+    let (is_over, used) = (AtomicBool::new(false), proxy.processor_time());
+    let (descriptors, read) = thread::scope(|scope| {
+        let most = scope.spawn(|| {
+            let mut most = 0;
+            while !is_over.load(Ordering::Relaxed) {
+                most = most.max(proxy.descriptors());
+                sleep(Duration::from_millis(20));
+            }
+            most
+        });
+        let read = read_from_all(&tunnels, effort.period);
+        is_over.store(true, Ordering::Relaxed);
+        (most.join().unwrap(), read)
+    });
+    let used = proxy.processor_time() - used;
+    if read? < (SLOW_TUNNELS * TRICKLE) as u64 / 2 {
+        return Err(io::Error::other("the slow downloads have stalled"));
+    }
+    let each = |all: f64| all / SLOW_TUNNELS as f64;
+    Ok(vec![
+        ("slow.descriptors", each(descriptors as f64 - before.1 as f64)),
+        ("slow.memory", each(proxy.resident() - before.0)),
+        ("slow.cores", used.as_secs_f64() / effort.period.as_secs_f64()),
     ])
 }
 
@@ -303,5 +337,7 @@ pub(crate) fn percentile(times: &[Duration], part: f64) -> Duration {
 
 /// Before a load is measured it runs for that long.
 pub(crate) const WARM_UP: Duration = Duration::from_millis(400);
+/// Each would hold four descriptors more if it kept its pipes.
+const SLOW_TUNNELS: usize = 2_000;
 /// Who set up tunnels at once.
 pub(crate) const CLIENTS: usize = 8;

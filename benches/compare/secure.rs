@@ -10,9 +10,10 @@ use std::{fmt, fs};
 use rcgen::CertifiedKey;
 use rustls::client::Resumption;
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
-use rustls::pki_types::ServerName;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::version::TLS13;
-use rustls::{ClientConfig, ClientConnection, HandshakeKind, RootCertStore, StreamOwned};
+use rustls::{ClientConfig, ClientConnection, HandshakeKind, RootCertStore, ServerConfig, StreamOwned};
 
 /// A session that a client has with a proxy.
 pub(crate) type Session = StreamOwned<ClientConnection, Buffered>;
@@ -35,14 +36,9 @@ impl Security {
     }
 
     fn with(protocol: &[u8], resumption: Resumption) -> io::Result<Self> {
-        let provider = CryptoProvider {
-            cipher_suites: vec![aws_lc_rs::cipher_suite::TLS13_AES_128_GCM_SHA256],
-            kx_groups: vec![aws_lc_rs::kx_group::X25519],
-            ..aws_lc_rs::default_provider()
-        };
         let mut roots = RootCertStore::empty();
         roots.add(CERTIFICATE.cert.der().clone()).map_err(io::Error::other)?;
-        let mut config = ClientConfig::builder_with_provider(provider.into())
+        let mut config = ClientConfig::builder_with_provider(provider())
             .with_protocol_versions(&[&TLS13])
             .map_err(io::Error::other)?
             .with_root_certificates(roots)
@@ -58,7 +54,7 @@ impl Security {
     /// A session that has its handshake behind it.
     pub(crate) fn begin(&self, socket: TcpStream) -> io::Result<Session> {
         let connection = ClientConnection::new(self.config(), server_name()).map_err(io::Error::other)?;
-        let mut session = StreamOwned::new(connection, Buffered(BufReader::with_capacity(MAX_READ, socket)));
+        let mut session = StreamOwned::new(connection, Buffered::new(socket));
         while session.conn.is_handshaking() {
             session.conn.complete_io(&mut session.sock)?;
         }
@@ -89,6 +85,10 @@ impl fmt::Debug for Security {
 pub(crate) struct Buffered(BufReader<TcpStream>);
 
 impl Buffered {
+    pub(crate) fn new(socket: TcpStream) -> Self {
+        Self(BufReader::with_capacity(MAX_READ, socket))
+    }
+
     pub(crate) fn get_ref(&self) -> &TcpStream {
         self.0.get_ref()
     }
@@ -120,6 +120,28 @@ pub(crate) fn write_certificate(directory: &Path) -> io::Result<()> {
     fs::write(directory.join("both.pem"), format!("{certificate}{key}"))?;
     fs::write(directory.join("certificate.pem"), certificate)?;
     fs::write(directory.join("key.pem"), key)
+}
+
+/// Returns how the floor serves TLS, with the certificate that [`write_certificate`] has written.
+pub(crate) fn server_config(directory: &Path) -> io::Result<Arc<ServerConfig>> {
+    let certificate = CertificateDer::from_pem_file(directory.join("certificate.pem")).map_err(io::Error::other)?;
+    let key = PrivateKeyDer::from_pem_file(directory.join("key.pem")).map_err(io::Error::other)?;
+    let config = ServerConfig::builder_with_provider(provider())
+        .with_protocol_versions(&[&TLS13])
+        .map_err(io::Error::other)?
+        .with_no_client_auth()
+        .with_single_cert(vec![certificate], key)
+        .map_err(io::Error::other)?;
+    Ok(config.into())
+}
+
+fn provider() -> Arc<CryptoProvider> {
+    let provider = CryptoProvider {
+        cipher_suites: vec![aws_lc_rs::cipher_suite::TLS13_AES_128_GCM_SHA256],
+        kx_groups: vec![aws_lc_rs::kx_group::X25519],
+        ..aws_lc_rs::default_provider()
+    };
+    provider.into()
 }
 
 pub(crate) fn server_name() -> ServerName<'static> {

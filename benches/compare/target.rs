@@ -23,6 +23,8 @@ pub(crate) enum Role {
     Both,
     /// Sends that many MiB a second.
     Paced(u32),
+    /// Sends [`TRICKLE`] bytes a second, at once.
+    Trickle,
 }
 
 impl Role {
@@ -33,6 +35,7 @@ impl Role {
             Self::Download => "SSH-2.0-download\r\n".to_owned(),
             Self::Upload => "SSH-2.0-upload\r\n".to_owned(),
             Self::Both => "SSH-2.0-both\r\n".to_owned(),
+            Self::Trickle => "SSH-2.0-trickle\r\n".to_owned(),
             Self::Paced(rate) => format!("SSH-2.0-paced {rate}\r\n"),
         }
     }
@@ -43,6 +46,7 @@ impl Role {
             "download" => Some(Self::Download),
             "upload" => Some(Self::Upload),
             "both" => Some(Self::Both),
+            "trickle" => Some(Self::Trickle),
             other => Some(Self::Paced(other.strip_prefix("paced ")?.parse().ok()?)),
         }
     }
@@ -52,7 +56,7 @@ impl Role {
 pub(crate) fn start() -> io::Result<SocketAddr> {
     let (tell, told) = mpsc::channel();
     thread::spawn(move || {
-        let runtime = runtime::Builder::new_current_thread().enable_io().build().unwrap();
+        let runtime = runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let socket = TcpSocket::new_v4().unwrap();
             socket.bind((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
@@ -79,8 +83,11 @@ async fn serve(mut stream: TcpStream) -> io::Result<()> {
     }
     let role = Role::of(&String::from_utf8_lossy(&line)).ok_or(io::ErrorKind::InvalidData)?;
     stream.write_all(ANSWER).await?;
-    if let Role::Echo = role {
-        return echo(stream).await;
+    match role {
+        // There are thousands of these: no threads of their own.
+        Role::Echo => return echo(stream).await,
+        Role::Trickle => return trickle(stream).await,
+        Role::Download | Role::Upload | Role::Both | Role::Paced(_) => {}
     }
     let stream = stream.into_std()?;
     stream.set_nonblocking(false)?;
@@ -102,9 +109,16 @@ async fn echo(mut stream: TcpStream) -> io::Result<()> {
     }
 }
 
+async fn trickle(mut stream: TcpStream) -> io::Result<()> {
+    loop {
+        stream.write_all(&[b'x'; TRICKLE]).await?;
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+}
+
 fn carry(role: Role, stream: &BlockingStream) {
     let done = match role {
-        Role::Echo => Ok(()),
+        Role::Echo | Role::Trickle => Ok(()),
         Role::Download => send(stream),
         Role::Upload => receive(stream),
         Role::Both => thread::scope(|scope| {
@@ -150,5 +164,6 @@ fn send_paced(mut stream: &BlockingStream, mebibytes: u32) -> io::Result<()> {
 pub(crate) const ANSWER: &[u8] = b"SSH-2.0-target\r\n";
 /// How much both ends of a bulk tunnel read and write at once.
 pub(crate) const CHUNK: usize = 128 * 1024;
+pub(crate) const TRICKLE: usize = 64 * 1024;
 const PACED_CHUNK: usize = 64 * 1024;
 const BACKLOG: u32 = 4096;

@@ -23,7 +23,7 @@ use crate::target::Role;
 pub(crate) fn typing(proxy: &Proxy, effort: Effort, role: Role, rows: [&'static str; 5]) -> io::Result<Vec<Figure>> {
     let [p50, p99, cores, rate, late] = rows;
     let route = Route::through(proxy);
-    let mut typing = Typing::begin(open_many(route, TYPED)?)?;
+    let mut typing = Typing::begin(open_many(route, Role::Echo, TYPED)?)?;
     let bulk = Bulk::start(route, role, BULK)?;
     typing.go_on(WARM_UP)?;
     let (processor, moved, start) = (proxy.processor_time(), bulk.moved(), Instant::now());

@@ -299,7 +299,7 @@ def measure(world, trip, names):
         line = Line(world.ports[WAYS[name][0]], trip) if far else None
         lines += [line] if line else []
         ways.append(Way(world, name, trip, line and line.port))
-    rounds = 2 if QUICK else (7 if far else 15)
+    logins, copies = (2, 1) if QUICK else ((5, 1) if far else (9, 2))
     times = {way.name: {} for way in ways}
 
     def note(way, column, *taken):
@@ -308,19 +308,20 @@ def measure(world, trip, names):
     try:
         for way in ways:
             way.login()
-        for _ in range(rounds):
+        for _ in range(logins):
             for way in ways:
                 note(way, "login", way.login())
-        for _ in range(1 if QUICK else 3):
+        for _ in range(copies):
             for way in ways:
                 note(way, "second", way.second_login())
                 note(way, "bulk", way.copy(folder / ("middle" if far else "big"), folder / "copy"))
-                if not far:
-                    note(way, "small", way.copy(folder / "small", folder / "copy"))
-                    note(way, "rsync", way.rsync(folder / "small", folder / "copy"))
-                    note(way, "clone", way.clone(folder / "repository", folder / "copy"))
         for way in ways:
-            note(way, "keys", *way.keystrokes(20 if QUICK else (50 if far else 200)))
+            if not far:
+                # Once: each is a sum of hundreds of exchanges already.
+                note(way, "small", way.copy(folder / "small", folder / "copy"))
+                note(way, "rsync", way.rsync(folder / "small", folder / "copy"))
+                note(way, "clone", way.clone(folder / "repository", folder / "copy"))
+            note(way, "keys", *way.keystrokes(20 if QUICK else (30 if far else 200)))
     finally:
         for line in lines:
             line.close()

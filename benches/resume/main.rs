@@ -16,9 +16,12 @@
     reason = "a bench that cannot run has failed, and prints what it found"
 )]
 
+#[path = "../support/bare_relay.rs"]
+mod bare_relay;
 mod black_hole;
 #[path = "../support/bounds.rs"]
 mod bounds;
+mod floor;
 mod link;
 mod programs;
 mod target;
@@ -32,11 +35,15 @@ use std::time::{Duration, Instant};
 
 use self::black_hole::BlackHole;
 use self::bounds::bound;
+use self::floor::Floor;
 use self::link::Link;
-use self::programs::{Anchor, Client, LOOPBACK, Mode, Proxy, free_address};
+use self::programs::{Anchor, Client, LOOPBACK, Mode, Process, Proxy, free_address};
 use self::target::Target;
 
 fn main() -> ExitCode {
+    if floor::serve_if_asked() {
+        return ExitCode::SUCCESS;
+    }
     if black_hole::is_inside() {
         black_holes_inside();
         return bounds::status();
@@ -124,57 +131,104 @@ struct Bulk {
     costs: [f64; 4],
 }
 
+/// The medians of the rounds.
+struct Figures {
+    rate: f64,
+    /// Of `connect`, the anchor and the target together.
+    sides: f64,
+    costs: [f64; 4],
+}
+
+/// A way of bulk: through a proxy, and perhaps a program between it and the target.
+struct Way<'a> {
+    name: &'static str,
+    address: SocketAddr,
+    mode: Mode,
+    proxy: &'a Process,
+    between: &'a Process,
+}
+
+/// A session beside a plain connection, and beside its floors: a bare copy where the anchor is, and bare splices where the proxy is.
 fn bulk(stage: &Stage) {
+    let copy = Floor::copy(stage.target.address);
+    let to_copy = Proxy::start(free_address(LOOPBACK), &[("target", copy.address)]);
+    let splices = Floor::splices(stage.anchor.address);
+    let (proxy, anchor) = (&stage.proxy.process, &stage.anchor.process);
+    let way = |name, address, mode, proxy, between| Way {
+        name,
+        address,
+        mode,
+        proxy,
+        between,
+    };
+    let ways = [
+        way("plain", stage.address(), Mode::Plain, proxy, anchor),
+        way("session", stage.address(), Mode::Session, proxy, anchor),
+        way("copy", to_copy.address, Mode::Plain, &to_copy.process, &copy.process),
+        way(
+            "session by splices",
+            splices.address,
+            Mode::Session,
+            &splices.process,
+            anchor,
+        ),
+    ];
     for direction in ["down", "up"] {
-        let mut rounds = [Vec::new(), Vec::new()];
-        for round in 0..ROUNDS {
-            let mut order = [Mode::Plain, Mode::Session];
-            // In turns, so that what else the machine does is shared.
-            order.rotate_left(round % 2);
-            for mode in order {
-                rounds[mode as usize].push(transfer(stage, mode, direction == "down"));
-            }
-        }
-        let figures = rounds.map(|rounds| {
-            let cost = |index: usize| median(rounds.iter().map(|round| round.costs[index]));
-            let sides = median(rounds.iter().map(|round| round.costs[..3].iter().sum()));
+        let [plain, session, copy, spliced] = in_turns(&ways, &stage.target, direction == "down");
+        println!("bulk {direction}: GiB/s; CPU-s/GiB of both sides (connect, anchor, target); of the proxy");
+        for (way, figures) in ways.iter().zip([&plain, &session, &copy, &spliced]) {
+            let Figures {
+                rate,
+                sides,
+                costs: [connect, anchor, target, proxy],
+            } = figures;
             println!(
-                "  connect {:.3}, anchor {:.3}, target {:.3} CPU-s/GiB; GiB/s of each round: {:.2?}",
-                cost(0),
-                cost(1),
-                cost(2),
-                rounds.iter().map(|round| round.rate).collect::<Vec<_>>()
-            );
-            [median(rounds.iter().map(|round| round.rate)), sides, cost(3)]
-        });
-        let [plain, session] = figures;
-        for (index, what) in ["GiB/s", "CPU-s/GiB of both sides", "CPU-s/GiB of the proxy"]
-            .iter()
-            .enumerate()
-        {
-            let (plain, session) = (plain[index], session[index]);
-            println!(
-                "bulk {direction}, {what}: plain {plain:.3}, session {session:.3}: {:.2}",
-                session / plain
+                "  {}: {rate:.2}; {sides:.3} ({connect:.3}, {anchor:.3}, {target:.3}); {proxy:.3}",
+                way.name
             );
         }
-        bound("GiB/s of a session: 0.8 times plain", session[0] >= 0.8 * plain[0]);
-        bound("CPU-s/GiB of both sides: 1.5 times plain", session[1] <= 1.5 * plain[1]);
+        bound("GiB/s of a session: 0.8 times plain", session.rate >= 0.8 * plain.rate);
+        bound(
+            "CPU-s/GiB of both sides: 1.5 times plain",
+            session.sides <= 1.5 * plain.sides,
+        );
+        println!(
+            "  a session's part of its floors: GiB/s {:.2}, both sides {:.2}, the proxy {:.2}",
+            session.rate / copy.rate,
+            session.sides / copy.sides,
+            session.costs[3] / spliced.costs[3]
+        );
     }
 }
 
-fn transfer(stage: &Stage, mode: Mode, is_down: bool) -> Bulk {
+/// The ways in turns, so that what else the machine does is shared.
+fn in_turns<const N: usize>(ways: &[Way<'_>; N], target: &Target, is_down: bool) -> [Figures; N] {
+    let mut rounds = ways.each_ref().map(|_| Vec::new());
+    for round in 0..ROUNDS {
+        for place in 0..N {
+            let index = (place + round) % N;
+            rounds[index].push(transfer(&ways[index], target, is_down));
+        }
+    }
+    rounds.map(|rounds| {
+        let cost = |index: usize| median(rounds.iter().map(|round| round.costs[index]));
+        Figures {
+            costs: [0, 1, 2, 3].map(cost),
+            sides: median(rounds.iter().map(|round| round.costs[..3].iter().sum())),
+            rate: median(rounds.iter().map(|round| round.rate)),
+        }
+    })
+}
+
+fn transfer(way: &Way<'_>, target: &Target, is_down: bool) -> Bulk {
     let asked = if is_down {
         format!("source_{BULK}")
     } else {
         "sink".to_owned()
     };
-    let times = || {
-        let target = stage.target.bulk_time();
-        [stage.anchor.process.time(), target, stage.proxy.process.time()].map(|time| time.as_secs_f64())
-    };
+    let times = || [way.between.time(), target.bulk_time(), way.proxy.time()].map(|time| time.as_secs_f64());
     let (before, began) = (times(), Instant::now());
-    let mut client = Client::start(stage.address(), mode, &asked);
+    let mut client = Client::start(way.address, way.mode, &asked);
     let mut chunk = vec![0; CHUNK];
     if !is_down {
         for _ in 0..BULK / CHUNK {

@@ -17,7 +17,7 @@ pub struct Process {
 }
 
 impl Process {
-    fn spawn(command: &mut Command) -> Self {
+    pub fn spawn(command: &mut Command) -> Self {
         let child = command.stderr(Stdio::null()).spawn().unwrap();
         Self { child }
     }
