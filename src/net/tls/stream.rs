@@ -27,7 +27,8 @@ pub struct TlsStream {
 
 impl TlsStream {
     /// Creates a stream before its handshake. `read` was read from the socket already.
-    pub(super) fn new(stream: TcpStream, connection: ServerConnection, read: Vec<u8>) -> Self {
+    pub(super) fn new(stream: TcpStream, mut connection: ServerConnection, read: Vec<u8>) -> Self {
+        connection.set_buffer_limit(Some(MAX_WRITE));
         let mut records = Records::default();
         records.advance(&read);
         let state = State {
@@ -153,8 +154,10 @@ impl Transport for TlsStream {
         (TlsReader { reader, state }, TlsWriter { writer, state })
     }
 
+    /// Also encrypts less at once: what is encrypted leaves before what is written later.
     fn keep_unsent_below(&mut self, unsent: usize) {
         self.stream.keep_unsent_below(unsent);
+        self.connection().set_buffer_limit(Some(MAX_PROMPT_WRITE));
     }
 
     fn reset_on_drop(&mut self) {
@@ -309,7 +312,7 @@ impl Writer for TlsWriter<'_> {
         self.poll_write_vectored(context, &[IoSlice::new(bytes)])
     }
 
-    /// Takes, and encrypts at once, at most the 64 KiB that rustls buffers.
+    /// Takes, and encrypts at once, as much as rustls buffers: at most [`MAX_WRITE`], once all before is sent.
     fn poll_write_vectored(&mut self, context: &mut Context<'_>, pieces: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
         let mut state = self.state.lock();
         ready!(self.poll_send(context, &mut state))?;
@@ -378,5 +381,10 @@ thread_local! {
 
 /// The smallest buffer for a read from the socket, in bytes: four records. rustls by itself reads 4 KiB.
 const MAX_READ: usize = 64 * 1024;
+/// The most bytes that are encrypted at once: a large piece of a relay, which sends them by one call. Until they are sent they
+/// are in memory. rustls by itself takes 64 KiB.
+const MAX_WRITE: usize = 512 * 1024;
+/// The same where bytes that are written later are to leave soon.
+const MAX_PROMPT_WRITE: usize = 64 * 1024;
 /// How long a close_notify, or the last records before a reset, may take to be sent.
 const CLOSE_NOTIFY: Duration = Duration::from_secs(1);

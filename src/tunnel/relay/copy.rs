@@ -39,11 +39,6 @@ impl Unwritten {
         (!bytes.is_empty()).then_some(Self { bytes, written: 0 })
     }
 
-    /// Returns the number of all its bytes, written ones included.
-    pub(super) fn len(&self) -> usize {
-        self.bytes.len()
-    }
-
     /// Writes until nothing is left. `moved` is called with the length of each write.
     pub(super) fn poll_write(
         &mut self,

@@ -41,9 +41,10 @@ pub(super) struct Pump<'a, R, W> {
 #[derive(Debug)]
 enum InFlight<'a> {
     Nothing,
-    Buffered {
-        residue: Unwritten,
-        /// Held by a residue that is larger than an ordinary copy.
+    Copied {
+        /// What the writer has not taken.
+        residue: Option<Unwritten>,
+        /// Held by a piece that is larger than an ordinary copy, until the writer has sent all of it.
         _large: Option<Slot>,
     },
     Piped(Pipe<'a>),
@@ -75,10 +76,7 @@ impl<'a, R: Reader, W: Writer> Pump<'a, R, W> {
     pub(super) fn beginning_with(mut self, early: Vec<u8>) -> Self {
         self.throttle.spend(early.len());
         self.flow.inspect(&early);
-        self.in_flight = Unwritten::new(early).map_or(InFlight::Nothing, |residue| InFlight::Buffered {
-            residue,
-            _large: None,
-        });
+        self.in_flight = InFlight::of(Unwritten::new(early), None);
         self
     }
 
@@ -317,13 +315,7 @@ impl<'a, R: Reader, W: Writer> Pump<'a, R, W> {
         let Poll::Ready(copied) = copied? else {
             return Ok(None);
         };
-        self.in_flight = match copied.residue {
-            None => InFlight::Nothing,
-            Some(residue) => InFlight::Buffered {
-                _large: slot.filter(|_| residue.len() > copy::MAX_BYTES),
-                residue,
-            },
-        };
+        self.in_flight = InFlight::of(copied.residue, slot.filter(|_| copied.read > copy::MAX_BYTES));
         Ok(Some(copied.read))
     }
 
@@ -351,6 +343,13 @@ impl<'a, R: Reader, W: Writer> Pump<'a, R, W> {
 }
 
 impl InFlight<'_> {
+    fn of(residue: Option<Unwritten>, large: Option<Slot>) -> Self {
+        match (residue, large) {
+            (None, None) => Self::Nothing,
+            (residue, _large) => Self::Copied { residue, _large },
+        }
+    }
+
     /// Writes all of it, and what the writer holds back. `moved` is called with the length of each write.
     fn poll_write(
         &mut self,
@@ -362,13 +361,17 @@ impl InFlight<'_> {
             && let Some(socket) = writer.socket()
         {
             let left = ready!(pipe.poll_drain(context, socket, &moved))?;
-            *self = Unwritten::new(left).map_or(Self::Nothing, |residue| Self::Buffered { residue, _large: None });
+            *self = Self::of(Unwritten::new(left), None);
         }
-        if let Self::Buffered { residue, .. } = self {
-            ready!(residue.poll_write(context, writer, moved))?;
+        if let Self::Copied { residue, .. } = self
+            && let Some(unwritten) = residue
+        {
+            ready!(unwritten.poll_write(context, writer, moved))?;
+            *residue = None;
         }
+        ready!(writer.poll_flush(context))?;
         *self = Self::Nothing;
-        writer.poll_flush(context)
+        Poll::Ready(Ok(()))
     }
 }
 
@@ -398,3 +401,6 @@ const SLOW: Duration = Duration::from_millis(10);
 /// The most bytes that a direction copies before it yields. One that splices yields after a full pipe: a session's bytes come
 /// in halves of one, and a yield for each took 10 % of the proxy's CPU time (docs/decisions/13-session-bulk.md).
 const MAX_COPIED: usize = 512 * 1024;
+
+#[cfg(test)]
+mod tests;
