@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::time::Duration;
 
@@ -171,7 +172,7 @@ async fn accept_until(
             accepted = listener.accept() => accepted,
         };
         match accepted {
-            Ok((stream, peer)) => serve(stream, canonical(peer)),
+            Ok((stream, peer)) => hand_over(serve, stream, peer),
             Err(error) if concerns_one_client(&error) => {}
             Err(error) => {
                 paused();
@@ -202,9 +203,14 @@ fn drain_backlog(listener: &std::net::TcpListener, mut serve: impl FnMut(TcpStre
         if stream.set_nonblocking(true).is_ok()
             && let Ok(stream) = TcpStream::from_std(stream)
         {
-            serve(stream, canonical(peer));
+            hand_over(&mut serve, stream, peer);
         }
     }
+}
+
+/// Calls `serve`. Its panic, which the panic hook logs, costs this connection, and not the port.
+fn hand_over(serve: &mut impl FnMut(TcpStream, SocketAddr), stream: TcpStream, peer: SocketAddr) {
+    catch_unwind(AssertUnwindSafe(|| serve(stream, canonical(peer)))).ok();
 }
 
 /// Returns the address of a client of a dual-stack socket: `192.0.2.1`, not `::ffff:192.0.2.1`.
@@ -298,6 +304,27 @@ mod tests {
             .unwrap();
         assert!(max <= AT_ONCE, "{max}");
         drop(clients);
+    }
+
+    #[tokio::test]
+    async fn a_panic_costs_its_connection_and_not_the_port() {
+        const CLIENTS: usize = 3;
+        let listener = bind(&loopback()).unwrap();
+        let address = listener.local_addr().unwrap();
+        let _clients = [(); CLIENTS].map(|()| std::net::TcpStream::connect(address).unwrap());
+        let served = AtomicUsize::new(0);
+        let serve = |_, _| match served.fetch_add(1, Ordering::Relaxed) {
+            0 => panic!("the first one"),
+            _ => (),
+        };
+        let all = async {
+            while served.load(Ordering::Relaxed) < CLIENTS {
+                yield_now().await
+            }
+        };
+        timeout(Duration::from_secs(60), accept(listener.into(), all, serve, || {}))
+            .await
+            .unwrap();
     }
 
     #[test]
