@@ -1,5 +1,6 @@
 //! The command line: a file for each program, with its arguments and its exit status.
 
+use std::io::{self, ErrorKind, Write as _};
 use std::process::ExitCode;
 
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
@@ -37,10 +38,14 @@ use self::usage_error::usage_error;
 pub(crate) fn run() -> ExitCode {
     watch_vital_threads();
     mark_vital();
-    let matches = CommandLine::command()
-        .try_get_matches()
-        .unwrap_or_else(|error| usage_error(CommandLine::command, error).exit());
-    let arguments = CommandLine::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    let matches = match CommandLine::command().try_get_matches() {
+        Ok(matches) => matches,
+        Err(error) => return shown(&usage_error(CommandLine::command, error)),
+    };
+    let arguments = match CommandLine::from_arg_matches(&matches) {
+        Ok(arguments) => arguments,
+        Err(error) => return shown(&error),
+    };
     let given = || matches.subcommand().map(|(_, given)| given.clone()).unwrap_or_default();
     let tried = try_calls().map_err(anyhow::Error::from);
     let result = tried.and_then(|()| arguments.task.run(given));
@@ -50,7 +55,7 @@ pub(crate) fn run() -> ExitCode {
 /// Prints the error of a program, and returns its exit status.
 fn failed(error: anyhow::Error) -> ExitCode {
     match error.downcast::<clap::Error>() {
-        Ok(error) => error.format(&mut CommandLine::command()).exit(),
+        Ok(error) => shown(&error.format(&mut CommandLine::command())),
         Err(error) if error.is::<Report>() => {
             // As `check` prints it, without a prefix: editors and terminals follow FILE:LINE:COLUMN.
             to_stderr(error);
@@ -60,6 +65,18 @@ fn failed(error: anyhow::Error) -> ExitCode {
             to_stderr(format_args!("switchboard: {error:#}"));
             ExitCode::FAILURE
         }
+    }
+}
+
+/// Prints a usage error to stderr, or a help or a version to stdout, and returns the exit status.
+fn shown(error: &clap::Error) -> ExitCode {
+    match error.print().and_then(|()| io::stdout().flush()) {
+        // A reader that is gone, as `head` is, has read what it wanted.
+        Err(failure) if !error.use_stderr() && failure.kind() != ErrorKind::BrokenPipe => {
+            to_stderr(format_args!("switchboard: cannot write to stdout: {failure}"));
+            ExitCode::FAILURE
+        }
+        _ => ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(USAGE)),
     }
 }
 

@@ -154,6 +154,14 @@ pub(crate) fn is_object_name(text: &str) -> bool {
     text.len() <= 253 && text.bytes().all(is_inner) && ends.all(|end| end.is_some_and(is_end))
 }
 
+/// Returns the name of a Kubernetes object: a value of a flag.
+pub(crate) fn object_name(text: &str) -> Result<String, &'static str> {
+    match is_object_name(text) {
+        true => Ok(text.to_owned()),
+        false => Err("expected lower case letters, digits, `-` and `.`"),
+    }
+}
+
 /// Returns an IP address with the length of its prefix.
 ///
 /// One of IPv4-mapped addresses would never match, since an IPv4 address is compared as such wherever it comes from.

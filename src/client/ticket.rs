@@ -14,7 +14,7 @@ use jiff::Timestamp;
 use serde_json::json;
 
 use crate::base::text::printable;
-use crate::base::values::{duration, is_object_name};
+use crate::base::values::{duration, object_name};
 use crate::protocol::ticket::{NewTicket, SECRET_TYPE, Ticket, TicketTarget};
 
 /// The settings of one ticket: the arguments of the program.
@@ -33,10 +33,10 @@ pub struct Options {
     #[arg(long, value_name = "NAME")]
     target: Option<TicketTarget>,
     /// The namespace of the Secret, instead of the one of kubectl's context
-    #[arg(long, value_name = "NAME", value_parser = name)]
+    #[arg(long, value_name = "NAME", value_parser = object_name)]
     namespace: Option<String>,
     /// The Secret: the proxy's access.tickets.secret
-    #[arg(long, value_name = "NAME", default_value = "switchboard-tickets", value_parser = name)]
+    #[arg(long, value_name = "NAME", default_value = "switchboard-tickets", value_parser = object_name)]
     secret: String,
 }
 
@@ -102,13 +102,6 @@ fn ttl(text: &str) -> Result<Duration, &'static str> {
         short if short < MIN_LIFETIME => Err("a ticket lives for at least 10m"),
         long if long > MAX_LIFETIME => Err("a ticket lives for at most 1d"),
         ttl => Ok(ttl),
-    }
-}
-
-fn name(text: &str) -> Result<String, &'static str> {
-    match is_object_name(text) {
-        true => Ok(text.to_owned()),
-        false => Err("expected lower case letters, digits, `-` and `.`"),
     }
 }
 

@@ -22,7 +22,7 @@ use crate::uplink::credentials::DEFAULT_TIMEOUT;
 #[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodSelector {
     /// The pods of this namespace [default: the context's]
-    #[arg(long, short = 'n', value_name = "NAME")]
+    #[arg(long, short = 'n', value_name = "NAME", value_parser = values::object_name)]
     namespace: Option<String>,
     /// The pods with these labels [default: app.kubernetes.io/name=switchboard]
     #[arg(long, short = 'l', value_name = "LABELS")]

@@ -111,11 +111,28 @@ fn an_output_beyond_the_largest_size_of_files_is_told() {
 }
 
 #[test]
+fn an_output_to_a_full_disk_is_told() {
+    for arguments in [
+        &["--help"][..],
+        &["--version"],
+        &["connect", "--help"],
+        &["completions", "bash"],
+    ] {
+        let mut command = switchboard(arguments);
+        command.stdout(OpenOptions::new().write(true).open("/dev/full").unwrap());
+        let output = command.output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        let expected = "switchboard: cannot write to stdout: No space left on device (os error 28)\n";
+        assert_eq!((output.status.code(), &*said), (Some(1), expected), "{arguments:?}");
+    }
+}
+
+#[test]
 fn faulty_usage_or_settings_end_with_status_2() {
     let (faulty, missing) = (Settings::new("unknown: 1\n"), missing());
     let selects = Settings::new("allowlist: {kubernetes: {enabled: true, selector: '!!'}}\n");
     let ports = ["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"];
-    let table: [(&[&str], &str); 19] = [
+    let table: [(&[&str], &str); 20] = [
         (&[], "Usage"),
         (&["dance"], "dance"),
         (&["check"], "--config"),
@@ -123,6 +140,7 @@ fn faulty_usage_or_settings_end_with_status_2() {
         (&["check", "--format", "xml", "a"], "--format"),
         (&["check", "--listen", "localhost", "a"], "localhost"),
         (&["serve", "--unknown"], "--unknown"),
+        (&["tunnels", "--namespace", ""], "--namespace"),
         (&["serve", "more"], "more"),
         (&["serve", "--listen", "localhost"], "localhost"),
         (&["serve", "--admin", "127.0.0.1"], "127.0.0.1"),
