@@ -42,7 +42,7 @@ pub(super) struct Pump<'a, R, W> {
 enum InFlight<'a> {
     Nothing,
     Copied {
-        /// What the writer has not taken.
+        /// The bytes that the writer has not taken.
         residue: Option<Unwritten>,
         /// Held by a piece that is larger than an ordinary copy, until the writer has sent all of it.
         _large: Option<Slot>,
