@@ -313,10 +313,7 @@ mod tests {
         let address = listener.local_addr().unwrap();
         let _clients = [(); CLIENTS].map(|()| std::net::TcpStream::connect(address).unwrap());
         let served = AtomicUsize::new(0);
-        let serve = |_, _| match served.fetch_add(1, Ordering::Relaxed) {
-            0 => panic!("the first one"),
-            _ => (),
-        };
+        let serve = |_, _| assert!(served.fetch_add(1, Ordering::Relaxed) > 0, "the first one");
         let all = async {
             while served.load(Ordering::Relaxed) < CLIENTS {
                 yield_now().await
