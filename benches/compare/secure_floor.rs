@@ -1,4 +1,5 @@
-//! The floor of bulk by TLS: a blocking thread for each direction of a tunnel, between rustls and the target.
+//! The floor of bulk by TLS: two blocking threads a tunnel, with rustls on the client's side. One way at a time: the lock is held
+//! while a write blocks.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -26,12 +27,13 @@ pub(crate) fn relay(client: TcpStream, target: SocketAddr, config: Arc<ServerCon
     let upstream = TcpStream::connect(target)?;
     upstream.set_nodelay(true)?;
     let StreamOwned { mut conn, sock } = session;
+    // rustls would take 64 KiB at once.
     conn.set_buffer_limit(None);
     let connection = Mutex::new(conn);
     thread::scope(|scope| {
         scope.spawn(|| {
-            // The client has left, and the target has nobody to send to.
             upload(&connection, &sock, &upstream).ok();
+            // The client has left: that wakes the download.
             upstream.shutdown(Shutdown::Both).ok();
         });
         let sent = download(&connection, &upstream, &sock);
@@ -75,5 +77,5 @@ fn upload(connection: &Mutex<ServerConnection>, mut from: &TcpStream, mut to: &T
     }
 }
 
-/// As much as switchboard encrypts at once.
+/// The most that is encrypted at once, as by switchboard, or decrypted.
 const MAX_PIECE: usize = 512 * 1024;

@@ -147,7 +147,7 @@ impl<'a> RelayConfig<'a> {
 #[derive(Debug)]
 pub struct Resources {
     pub(super) pipes: PipePool,
-    /// One slot for each large piece in flight, whose unwritten rest stays in memory.
+    /// One slot for each large piece in flight: what is unwritten of it, or encrypted and not sent, stays in memory.
     pub(super) large_pieces: Arc<Slots>,
     pub(super) yielder: Yielder,
     /// The heat at which a direction counts as bulk.
@@ -184,7 +184,7 @@ impl Resources {
     }
 }
 
-/// 8 MiB of memory at most.
+/// 8 MiB of memory at most, beside 64 KiB for each other direction whose receiver stalls.
 const MAX_LARGE_PIECES: u32 = 16;
 
 #[cfg(test)]

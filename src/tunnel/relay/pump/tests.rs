@@ -33,7 +33,7 @@ impl Reader for Source {
     }
 }
 
-/// Takes all bytes at once, and sends none of those beyond this number.
+/// Takes all bytes at once. Once it has taken this many, a flush waits.
 struct HoldsBack(usize);
 
 impl Writer for HoldsBack {
@@ -70,19 +70,21 @@ async fn a_large_piece_keeps_its_slot_until_it_is_sent() {
         guard: None,
         is_inspected: false,
     };
-    for (sent, slots) in [(copy::MAX_BYTES, 0), (3 * copy::MAX_BYTES, 1)] {
+    // The third copy is the first large one.
+    for (room, slots) in [(copy::MAX_BYTES, 0), (3 * copy::MAX_BYTES, 1)] {
         let flow = Flow {
             direction: Direction::Download,
             reader: Source,
-            writer: HoldsBack(sent),
+            writer: HoldsBack(room),
             prefix: None,
         };
         let mut pump = Pump::new(flow, BulkMode::Chunks, &config);
         let mut context = Context::from_waker(Waker::noop());
         assert!(pin!(pump.run()).poll(&mut context).is_pending());
-        assert_eq!(resources.large_pieces.taken(), slots, "{sent}");
+        assert_eq!(resources.large_pieces.taken(), slots, "{room}");
+        // The receiver reads again.
         pump.flow.writer.0 = 1;
         assert!(pin!(pump.flush()).poll(&mut context).is_ready());
-        assert_eq!(resources.large_pieces.taken(), 0, "{sent}");
+        assert_eq!(resources.large_pieces.taken(), 0, "{room}");
     }
 }
