@@ -275,6 +275,22 @@ mod tests {
         SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into()
     }
 
+    async fn accept_until_served(
+        listener: TcpListener,
+        serve: impl FnMut(TcpStream, SocketAddr),
+        served: &AtomicUsize,
+        clients: usize,
+    ) {
+        let all = async {
+            while served.load(Ordering::Relaxed) < clients {
+                yield_now().await
+            }
+        };
+        timeout(Duration::from_secs(60), accept(listener.into(), all, serve, || {}))
+            .await
+            .unwrap();
+    }
+
     #[tokio::test]
     async fn a_burst_of_connections_is_accepted_in_parts_so_that_their_tasks_run() {
         const CLIENTS: usize = 100;
@@ -294,14 +310,7 @@ mod tests {
                 served.fetch_add(1, Ordering::Relaxed);
             });
         };
-        let all = async {
-            while served.load(Ordering::Relaxed) < CLIENTS {
-                yield_now().await
-            }
-        };
-        timeout(Duration::from_secs(60), accept(listener.into(), all, serve, || {}))
-            .await
-            .unwrap();
+        accept_until_served(listener, serve, &served, CLIENTS).await;
         assert!(max <= AT_ONCE, "{max}");
         drop(clients);
     }
@@ -314,14 +323,7 @@ mod tests {
         let _clients = [(); CLIENTS].map(|()| std::net::TcpStream::connect(address).unwrap());
         let served = AtomicUsize::new(0);
         let serve = |_, _| assert!(served.fetch_add(1, Ordering::Relaxed) > 0, "the first one");
-        let all = async {
-            while served.load(Ordering::Relaxed) < CLIENTS {
-                yield_now().await
-            }
-        };
-        timeout(Duration::from_secs(60), accept(listener.into(), all, serve, || {}))
-            .await
-            .unwrap();
+        accept_until_served(listener, serve, &served, CLIENTS).await;
     }
 
     #[test]
