@@ -187,14 +187,20 @@ fn bulk(stage: &Stage) {
                 way.name
             );
         }
+        // An upload by BBR has missed it on each host.
+        if direction == "down" {
+            bound("GiB/s of a session: 0.8 times plain", session.rate >= 0.8 * plain.rate);
+        }
         bound(
-            "GiB/s of a session: 0.75 times the copy's",
-            session.rate >= 0.75 * copy.rate,
+            "GiB/s of a session: 0.8 times the copy's",
+            session.rate >= 0.8 * copy.rate,
         );
-        bound(
-            "CPU-s/GiB of both sides: 1.2 times the copy's",
-            session.sides <= 1.2 * copy.sides,
-        );
+        for (what, most) in [
+            ("1.5 times plain", 1.5 * plain.sides),
+            ("1.2 times the copy's", 1.2 * copy.sides),
+        ] {
+            bound(format!("CPU-s/GiB of both sides: {what}"), session.sides <= most);
+        }
         println!(
             "  a session's part of plain, and of its floor: GiB/s {:.2}, {:.2}; both sides {:.2}, {:.2}; the proxy {:.2}, {:.2}",
             session.rate / plain.rate,
