@@ -5,7 +5,6 @@
 
 CARGO ?= cargo
 VERSION = $(shell sed -n 's/^version = "\(.*\)"$$/\1/p' Cargo.toml)
-REGISTRY = $(shell . packaging/names && echo $$REGISTRY)
 SCRIPTS := .ci/run benches/compare/run benches/felt/run deploy/check packaging/cross packaging/dist packaging/fill-templates packaging/prove packaging/toolchain tests/cross/run tests/cross/wine tests/demo/run tests/fuzz/run tests/install-clients tests/run
 
 help: ## List the targets
@@ -84,11 +83,11 @@ bench-compare: ## Measure beside Envoy and HAProxy, which it installs; a goal th
 bench-felt: ## Measure logins, copies and keystrokes by each way to an sshd, as a user feels them
 	benches/felt/run
 
-images: ## Build the images of packaging/names and of the example, and load them into the kind cluster CLUSTER=kind
-	docker build --build-arg VERSION=$(VERSION) --build-arg REVISION="$$(git rev-parse HEAD)" --tag $(REGISTRY)/switchboard:$(VERSION) .
-	docker build --build-arg VERSION=$(VERSION) --build-arg REVISION="$$(git rev-parse HEAD)" --tag $(REGISTRY)/switchboard-anchor:$(VERSION) --target anchor .
-	docker build --tag $(REGISTRY)/ssh-container:ubuntu-24.04 deploy/examples/ssh-container/image
-	kind load docker-image --name $(or $(CLUSTER),kind) $(REGISTRY)/switchboard:$(VERSION) $(REGISTRY)/switchboard-anchor:$(VERSION) $(REGISTRY)/ssh-container:ubuntu-24.04
+images: ## Build the images and that of the example, as localhost/…, and load them into the kind cluster CLUSTER=kind
+	docker build --build-arg VERSION=$(VERSION) --build-arg REVISION="$$(git rev-parse HEAD)" --tag localhost/switchboard:$(VERSION) .
+	docker build --build-arg VERSION=$(VERSION) --build-arg REVISION="$$(git rev-parse HEAD)" --tag localhost/switchboard-anchor:$(VERSION) --target anchor .
+	docker build --tag localhost/ssh-container:ubuntu-24.04 deploy/examples/ssh-container/image
+	kind load docker-image --name $(or $(CLUSTER),kind) localhost/switchboard:$(VERSION) localhost/switchboard-anchor:$(VERSION) localhost/ssh-container:ubuntu-24.04
 
 dist: ## Make packages (deb, rpm), archives of the whole program and of the clients, an SBOM, licences and checksums, in target/dist
 	packaging/dist

@@ -110,7 +110,7 @@ subjects:
 {{- define "switchboard.image" -}}
 {{- with .Values.image -}}
 {{- if not .registry -}}
-{{- fail "image.registry is empty, and no image is published: in the repository `make images` builds the images and loads them into kind, for image.registry=localhost; in another cluster push them, and name your registry" -}}
+{{- fail "image.registry is empty: in the repository `make images` builds the images and loads them into kind, for image.registry=localhost; in another cluster push them, and name your registry" -}}
 {{- end -}}
 {{- printf "%s/%s:%s" .registry .repository (default $.Chart.AppVersion .tag) | quote -}}
 {{- end -}}
