@@ -5,7 +5,7 @@
 
 CARGO ?= cargo
 VERSION = $(shell sed -n 's/^version = "\(.*\)"$$/\1/p' Cargo.toml)
-SCRIPTS := .ci/run benches/compare/run benches/felt/run deploy/check packaging/cross packaging/dist packaging/fill-templates packaging/prove packaging/toolchain tests/cross/run tests/cross/wine tests/demo/run tests/fuzz/run tests/install-clients tests/run
+SCRIPTS := .ci/run benches/compare/run benches/felt/run deploy/check packaging/cross packaging/dist packaging/fill-templates packaging/dist-check packaging/toolchain tests/cross/run tests/cross/wine tests/demo/run tests/fuzz/run tests/install-clients tests/run
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 26
@@ -93,7 +93,7 @@ dist: ## Make packages (deb, rpm), archives of the whole program and of the clie
 	packaging/dist
 
 dist-check: ## Install what `make dist` has made in a Debian of its own, log in with it, and remove it; as root
-	packaging/prove
+	packaging/dist-check
 
 cross: ## Compile the client (musl: and the anchor) for other systems, and log in: TARGETS="musl arm64 windows macos", PROFILE=dev is quicker, LOGINS=all has every test of a login
 	PROFILE="$(or $(PROFILE),client)" LOGINS="$(LOGINS)" tests/cross/run $(TARGETS)
