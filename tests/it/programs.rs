@@ -243,7 +243,11 @@ fn a_replica_that_does_not_answer_is_named_and_hides_no_other() {
     }
     assert!(!said.stderr.join("").contains('\u{1b}'), "{said:#?}");
     let none = run(&["tunnels", "--timeout", "20s", "--admin", &refuses.address().to_string()]);
-    assert_eq!(none.status, 1, "{none:#?}");
+    assert_eq!(
+        (none.status, &*none.stdout[1]),
+        (1, "0 of 1 replicas answer"),
+        "{none:#?}"
+    );
 }
 
 #[test]

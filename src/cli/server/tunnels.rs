@@ -198,6 +198,7 @@ fn summary(list: &MergedList<Tunnel>) -> String {
         answering.len()
     );
     match &*answering {
+        [] => format!("0 of {replicas} replicas answer\n"),
         [one] if replicas == 1 => format!("{head} {}\n", cost(&one.replica)),
         several => {
             let lines = several
