@@ -39,6 +39,7 @@ LABEL org.opencontainers.image.title="switchboard-anchor" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}"
+COPY LICENSE THIRD-PARTY-LICENCE[S] /usr/share/licenses/switchboard/
 COPY --from=build-anchor /out/switchboard /usr/local/bin/switchboard
 USER 65532:65532
 EXPOSE 2222
@@ -57,6 +58,8 @@ LABEL org.opencontainers.image.title="switchboard" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}"
+# The second one is there in a release, which takes it from `make dist`.
+COPY LICENSE THIRD-PARTY-LICENCE[S] /usr/share/licenses/switchboard/
 COPY --from=build /out/switchboard /usr/local/bin/switchboard
 # The image's own "nonroot", as a number: Kubernetes can prove runAsNonRoot only of numbers.
 USER 65532:65532
