@@ -193,7 +193,7 @@ fn frames_that_no_server_may_send_end_the_connection_only() {
 
 #[test]
 fn an_anchor_that_answers_no_dial_has_128_of_them() {
-    let mut world = World::start_with(
+    let world = World::start_with(
         "timeouts: {connect: 1s, dial: 2s}\nlimits: {client: {max_tunnels: unlimited, connects_per_second: unlimited, max_unfinished: unlimited}, target: {max_dials: 200}}\n",
     );
     let mut raw = world.hostile();
